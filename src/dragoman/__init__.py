@@ -1,0 +1,78 @@
+"""Dragoman: one canonical message format for agents, and everything that makes it useful.
+
+Read ``dragoman.message`` first: it is what everything else is about. The names below are the ones most code needs; the
+rest is in the room that it belongs to (``dragoman.ids``, ``dragoman.toolschema``, ``dragoman.catalog``,
+``dragoman.pricing``, ``dragoman.errors``).
+"""
+
+from dragoman.codec import content_hash, decode, encode, message_hash
+from dragoman.errors import DragomanError
+from dragoman.event import StreamEvent, fold, unfold
+from dragoman.exchange import Fault, Reply, SideEffects, StopReason, ToolDefinition
+from dragoman.jsontext import read_json
+from dragoman.message import (
+    AudioBlock,
+    ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    InvalidToolUseBlock,
+    Message,
+    MessageMetadata,
+    MessageStatus,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    Role,
+    RoutingDecisionRecord,
+    RoutingMode,
+    TextBlock,
+    ThinkingBlock,
+    TokenUsage,
+    ToolResultBlock,
+    ToolUseBlock,
+    Usage,
+    VideoBlock,
+)
+from dragoman.rules import check, repair
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AudioBlock",
+    "ContentBlock",
+    "DocumentBlock",
+    "DragomanError",
+    "Fault",
+    "ImageBlock",
+    "ImageSource",
+    "InvalidToolUseBlock",
+    "Message",
+    "MessageMetadata",
+    "MessageStatus",
+    "OpaqueBlock",
+    "RedactedThinkingBlock",
+    "Reply",
+    "Role",
+    "RoutingDecisionRecord",
+    "RoutingMode",
+    "SideEffects",
+    "StopReason",
+    "StreamEvent",
+    "TextBlock",
+    "ThinkingBlock",
+    "TokenUsage",
+    "ToolDefinition",
+    "ToolResultBlock",
+    "ToolUseBlock",
+    "Usage",
+    "VideoBlock",
+    "check",
+    "content_hash",
+    "decode",
+    "encode",
+    "fold",
+    "message_hash",
+    "read_json",
+    "repair",
+    "unfold",
+]

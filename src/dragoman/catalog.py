@@ -1,0 +1,201 @@
+"""Who serves what: providers and models as rows of data, and the names that people use for them.
+
+    dialect     code: how a wire is spoken                                    dragoman.dialects
+    provider    a row: who serves it, where, under which key                  [providers.NAME]
+    model       a row: what it can do and how much it takes                   [models."provider:name"]
+
+A new provider that speaks a known dialect is a row and no Python. ``builtin()`` has the rows of ``catalog.toml`` beside
+this file; a file of the same form is laid over it with ``overlaid``. Capabilities are declared honestly: what a model can
+do and its dialect does not expose is declared false, because a swap is decided on these. The one rule: a row says facts
+that somebody looked up; what nobody looked up is left out, and the cautious default holds.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.errors import FormatError, UnknownModelError
+from dragoman.ids import AS_IT_IS, IdSpelling
+from dragoman.value import Value
+
+QUIRKS: Final = {
+    "terminal_reason_optional": "a complete answer may end without a reason for stopping",
+}
+_SNAPSHOT: Final = re.compile(r"(?:-\d{8}|-\d{4}-\d{2}-\d{2}|@\d{8}|-latest)")
+
+
+class AdapterCapabilities(Value, frozen=True, kw_only=True):
+    """What a model takes and gives through its dialect. Undeclared means the cautious answer."""
+
+    supports_thinking: bool = False
+    supports_images: bool = False
+    supports_tools: bool = True
+    supports_system_prompt: bool = True
+    supports_structured_output: bool = False
+    supports_streaming: bool = True
+    supports_streaming_tool_calls: bool = True
+    supports_parallel_tool_calls: bool = False
+    supports_prompt_caching: bool = False
+    supports_system_messages_in_list: bool = True  # else they are hoisted out of the list
+    max_context_tokens: int = 8_192
+    max_output_tokens: int = 4_096
+    accepted_image_media_types: tuple[str, ...] = ()  # only meaningful with supports_images
+    supports_documents: bool = False
+    supports_audio: bool = False
+    supports_video: bool = False
+
+
+class Provider(Value, frozen=True, kw_only=True):
+    """Who serves models."""
+
+    key: str  # the part of a model id before the colon
+    title: str  # what people call it
+    dialect: str  # how it is spoken to
+    base_url: str | None = None  # where, unless a variable says otherwise
+    base_url_variable: str | None = None  # the variable that the provider's own SDK reads
+    key_variables: tuple[str, ...] = ()  # the first one that is set holds the key
+    runs_locally: bool = False  # on one's own machine: no key, and its models cost an explicit zero
+    prices_as: str | None = None  # what the price library calls it, where that differs
+    tool_ids: IdSpelling = AS_IT_IS  # which ids of tool calls it accepts from others
+    quirks: tuple[str, ...] = ()  # where it differs from its dialect, by name
+
+
+class Model(Value, frozen=True, kw_only=True):
+    """A model of a provider."""
+
+    id: str  # canonical: provider:name
+    provider: str
+    name: str  # what the provider calls it
+    aliases: tuple[str, ...] = ()
+    capabilities: AdapterCapabilities
+    is_declared: bool = True  # false: no row of its own, so its provider's defaults are all we know
+
+
+class Catalog:
+    """Providers and models, by name."""
+
+    def __init__(self, rows: Mapping[str, Any], origin: str = "catalog") -> None:
+        self._rows = rows
+        self._origin = origin
+        self.providers = {key: self._provider(key, row) for key, row in rows.get("providers", {}).items()}
+        self.models = {model_id: self._model(model_id, row) for model_id, row in rows.get("models", {}).items()}
+        self._aliases = self._alias_table()
+
+    def provider(self, key: str) -> Provider:
+        """The provider of that key, or ``UnknownModelError``."""
+        if key not in self.providers:
+            raise UnknownModelError(
+                f"no provider {key!r}", where=self._origin, remedy=f"Known are {', '.join(sorted(self.providers))}"
+            )
+        return self.providers[key]
+
+    def model(self, name: str) -> Model:
+        """The model of that id or alias. A model without a row gets its provider's defaults and says so."""
+        model_id = self._aliases.get(name, name)
+        key, colon, bare = model_id.partition(":")
+        if not colon or not bare:
+            raise UnknownModelError(
+                f"no model {name!r}", where=self._origin, remedy="Name it as provider:model, or by one of its aliases"
+            )
+        provider = self.provider(key)
+        declared = self.models.get(model_id) or self._snapshot_of(model_id)
+        if declared is not None:
+            return declared if declared.id == model_id else declared.replace(id=model_id, name=bare, aliases=())
+        capabilities = self._capabilities(key, {}, model_id)
+        return Model(id=model_id, provider=provider.key, name=bare, capabilities=capabilities, is_declared=False)
+
+    def overlaid(self, rows: Mapping[str, Any], origin: str = "overlay") -> Catalog:
+        """This catalog with further rows; a row of the same name is changed field by field."""
+        return Catalog(_merged(self._rows, rows), f"{self._origin}+{origin}")
+
+    @property
+    def price_names(self) -> dict[str, str]:
+        """Our provider keys and what the price library calls them, where that differs."""
+        return {key: provider.prices_as for key, provider in self.providers.items() if provider.prices_as}
+
+    def is_free(self, model_id: str) -> bool:
+        """Whether the model runs on one's own machine."""
+        provider = self.providers.get(model_id.partition(":")[0])
+        return provider is not None and provider.runs_locally
+
+    def _snapshot_of(self, model_id: str) -> Model | None:
+        """A dated snapshot of a model is that model: gpt-4o-2024-11-20 is gpt-4o, but gpt-4o-mini is not."""
+        for end in range(len(model_id) - 1, 0, -1):
+            if model_id[end] in "-@" and _SNAPSHOT.fullmatch(model_id[end:]) and model_id[:end] in self.models:
+                return self.models[model_id[:end]]
+        return None
+
+    def _provider(self, key: str, row: Mapping[str, Any]) -> Provider:
+        fields = {name: value for name, value in row.items() if name != "capabilities"}
+        provider = self._read({"key": key, **fields}, Provider, f"providers.{key}")
+        for quirk in provider.quirks:
+            if quirk not in QUIRKS:
+                raise self._error(f"unknown quirk {quirk!r}; known are {', '.join(QUIRKS)}", f"providers.{key}.quirks")
+        return provider
+
+    def _model(self, model_id: str, row: Mapping[str, Any]) -> Model:
+        key, colon, name = model_id.partition(":")
+        where = f'models."{model_id}"'
+        if not colon or key not in self.providers:
+            raise self._error("a model is named provider:model, after a provider that has a row", where)
+        aliases = self._read(row.get("aliases", []), tuple[str, ...], f"{where}.aliases")
+        own = {field: value for field, value in row.items() if field != "aliases"}
+        capabilities = self._capabilities(key, own, where)
+        return Model(id=model_id, provider=key, name=name, aliases=aliases, capabilities=capabilities)
+
+    def _capabilities(self, key: str, own: Mapping[str, Any], where: str) -> AdapterCapabilities:
+        defaults = self._rows["providers"][key].get("capabilities", {})
+        return self._read({**defaults, **own}, AdapterCapabilities, where)
+
+    def _alias_table(self) -> dict[str, str]:
+        table: dict[str, str] = {}
+        for model in self.models.values():
+            for alias in model.aliases:
+                if table.get(alias, model.id) != model.id or alias in self.models:
+                    raise self._error(f"the alias {alias!r} is taken by {table.get(alias, alias)!r}", model.id)
+                table[alias] = model.id
+        return table
+
+    def _read(self, row: Any, kind: Any, where: str) -> Any:
+        try:
+            return msgspec.convert(row, kind)
+        except msgspec.ValidationError as error:
+            raise self._error(str(error), where) from None
+
+    def _error(self, what: str, where: str) -> FormatError:
+        return FormatError(what, where=f"{self._origin}, {where}", code="invalid_catalog")
+
+
+def catalog_from(text: str, origin: str = "catalog") -> Catalog:
+    """A catalog from TOML text."""
+    return Catalog(rows_from(text, origin), origin)
+
+
+def rows_from(text: str, origin: str = "catalog") -> dict[str, Any]:
+    """The rows of a catalog file, unread."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FormatError(str(error), where=origin, code="invalid_catalog", remedy="A catalog is a TOML file") from None
+
+
+@functools.cache
+def builtin() -> Catalog:
+    """The rows that come with this package."""
+    # Part of this package's own code that happens to be data; nothing of the user's is opened on this floor.
+    return catalog_from(importlib.resources.files("dragoman").joinpath("catalog.toml").read_text("utf-8"), "built-in")
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged

@@ -1,0 +1,101 @@
+"""How a message is written down and read back, and what it hashes to.
+
+    encode(message) -> bytes          deterministic: equal messages give equal bytes, on every machine
+    decode(bytes) -> Message          strict about what we know, tolerant of what a newer version added
+    content_hash, message_hash        SHA-256; neither sees provider_raw
+
+Whatever decode does not know is kept with its bytes, written out again by encode, and named in one log line at WARN. The
+one rule: bytes that came out of encode come out of encode(decode(…)) unchanged, whoever wrote them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+import msgspec
+
+from dragoman import value
+from dragoman.errors import FormatError, InputError, NewerVersionError
+from dragoman.jsontext import UNBOUNDED, read_json
+from dragoman.message import Message
+from dragoman.versions import FORMAT, Format
+
+_DECODER: Final = msgspec.json.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    """The canonical JSON of a message."""
+    try:
+        data = value.encode_fast(message)
+    except (value.NeedsCareError, UnicodeEncodeError):
+        data = value.encode(message)
+    return data if message.created_at.microsecond else _with_microseconds(data)
+
+
+def decode(data: bytes | str, schema: Format = FORMAT) -> Message:
+    """The message that a JSON text says; an ``InputError`` names the place of what is wrong."""
+    data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    try:
+        message = _DECODER.decode(data)
+        if encode(message) == data and message.schema_version == schema.current:
+            return message
+    except value.NOT_SO_FAST:
+        pass
+    return _decode_carefully(data, schema)
+
+
+def content_hash(message: Message) -> str:
+    """What is said and by whom: SHA-256 over role and content, the same for the same words in any session."""
+    spoken = _Spoken(role=message.role, content=message.content)
+    return hashlib.sha256(value.identity(spoken)).hexdigest()
+
+
+def message_hash(message: Message) -> str:
+    """SHA-256 over the whole message but ``provider_raw``."""
+    data = value.identity(message)
+    return hashlib.sha256(data if message.created_at.microsecond else _with_microseconds(data)).hexdigest()
+
+
+class _Spoken(value.Value, frozen=True):
+    role: Any
+    content: Any
+
+
+def _with_microseconds(data: bytes) -> bytes:
+    """msgspec leaves a fraction of zero out; we always write six digits, so that the text sorts like the time."""
+    head, key, tail = data.rpartition(b'"created_at":"')  # the last one: what follows it cannot hold another
+    return head + key + tail[:19] + b".000000" + tail[19:]
+
+
+def _decode_carefully(data: bytes, schema: Format) -> Message:
+    plain = read_json(data, UNBOUNDED)
+    if not isinstance(plain, dict):
+        raise FormatError(f"a message is a JSON object, not {type(plain).__name__}", where="$")
+    version = plain.get("schema_version", 1)
+    if type(version) is not int or version < 1:
+        raise FormatError("schema_version is a whole number from 1", where="$.schema_version")
+    if version < schema.current:
+        data = msgspec.json.encode(schema.migrated(plain, version))
+    found = value.Found(lenient=version > schema.current)
+    try:
+        message = value.decode_carefully(Message, data, found)
+    except InputError as error:
+        if not found.lenient:
+            raise
+        what = f"schema version {version}; this Dragoman knows up to {schema.current} and cannot read it ({error})"
+        raise NewerVersionError(what, data=data, version=version, where="$.schema_version") from None
+    if found.places:
+        _warn_of_unknown(message, tuple(found.places))
+    return message
+
+
+def _warn_of_unknown(message: Message, places: tuple[str, ...]) -> None:
+    import logging  # noqa: PLC0415  a fifth of the time that importing this package takes
+
+    logging.getLogger("dragoman.format").warning(
+        "kept what this version does not know, in message %s: %s",
+        message.id,
+        ", ".join(places),
+        extra={"session_id": message.session_id, "message_id": message.id, "places": places},
+    )

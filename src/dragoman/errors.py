@@ -1,0 +1,117 @@
+"""What can go wrong, as one tree.
+
+    DragomanError                     everything this package raises on purpose
+    ├── InputError                    what we were given cannot be used: fix the input
+    │   ├── JsonError                 the text is not JSON that we accept
+    │   ├── FormatError               JSON, but a known part of the format is malformed
+    │   ├── NewerVersionError         written by a newer version, in a shape we cannot read
+    │   ├── ToolSchemaError           a tool definition uses what not every provider accepts
+    │   └── ToolInputError            a tool call does not fit its tool's schema
+    ├── UnknownNameError              a name that no row of data answers to
+    │   ├── UnknownModelError         no such model in the catalog
+    │   └── UnknownPriceError         no price for that model at that time
+    └── RemoteFaultError              the other side failed: a provider answered with a fault
+
+Every error has a stable ``code`` for programs, and ``where``, ``what`` and ``remedy`` for people; its text is made of
+these three, so nothing has to be parsed back out of prose. The one rule: a local error never carries the text of a
+remote one, and a remote fault is never raised as an ``InputError``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dragoman.exchange import Fault
+
+
+class DragomanError(Exception):
+    """Where it happened, what is wrong, and what to do about it."""
+
+    code = "error"
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "", code: str | None = None) -> None:
+        self.what = what
+        self.where = where
+        self.remedy = remedy
+        if code is not None:
+            self.code = code
+        text = f"{where}: {what}" if where else what
+        super().__init__(f"{text}. {remedy}" if remedy else text)
+
+
+class InputError(DragomanError):
+    code = "invalid_input"
+
+
+class JsonError(InputError):
+    """Codes: invalid_json, duplicate_key, number_out_of_range, too_deep, too_many_keys, invalid_unicode, too_large."""
+
+    code = "invalid_json"
+
+
+class FormatError(InputError):
+    code = "invalid_message"
+
+
+class NewerVersionError(InputError):
+    """``data`` is the text as it was read, so that a caller can keep it."""
+
+    code = "newer_version"
+
+    def __init__(self, what: str, *, data: bytes, version: int, where: str = "") -> None:
+        super().__init__(what, where=where, remedy="Read it with a newer Dragoman; the stored text is untouched")
+        self.data = data
+        self.version = version
+
+
+class ToolSchemaError(InputError):
+    """``problems`` lists every one found, each beginning with its JSON path."""
+
+    code = "invalid_tool_schema"
+
+    def __init__(self, tool: str, problems: tuple[str, ...]) -> None:
+        super().__init__(
+            "; ".join(problems),
+            where=f"tool {tool!r}",
+            remedy="Use the JSON Schema subset that every provider accepts",
+        )
+        self.tool = tool
+        self.problems = problems
+
+
+class ToolInputError(InputError):
+    """``problems`` lists every one found, each beginning with its JSON path."""
+
+    code = "tool_input_invalid"
+
+    def __init__(self, tool: str, problems: tuple[str, ...]) -> None:
+        super().__init__(
+            "; ".join(problems),
+            where=f"input of tool {tool!r}",
+            remedy="The call was not made; tell the model what is wrong",
+        )
+        self.tool = tool
+        self.problems = problems
+
+
+class UnknownNameError(DragomanError):
+    code = "unknown_name"
+
+
+class UnknownModelError(UnknownNameError):
+    code = "unknown_model"
+
+
+class UnknownPriceError(UnknownNameError):
+    code = "unknown_price"
+
+
+class RemoteFaultError(DragomanError):
+    """A fault of a provider, raised; ``fault`` holds its fields."""
+
+    code = "remote_fault"
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message, where=fault.provider or "", code=fault.code)
+        self.fault = fault

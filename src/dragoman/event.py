@@ -1,0 +1,326 @@
+"""How an answer arrives: stream events, and the one function that turns them into the answer.
+
+    fold(events) -> Reply           whatever the events are, the reply says truly whether it is finished
+    unfold(reply) -> events         the shortest stream that folds to that reply: fold(unfold(x)) == x
+
+Every dialect's stream reader makes these events and every stream writer takes them. A block is named by its ``index``; its
+deltas may interleave with another block's. The input of a tool call travels as raw fragments and is parsed once, strictly,
+when the call is complete. What does not parse becomes an ``InvalidToolUseBlock`` and a fault, never an empty input. The
+one rule: a stream that was cut, damaged or out of order never folds to a reply without a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.errors import JsonError
+from dragoman.exchange import ErrorClass, Fault, Reply, StopReason
+from dragoman.jsontext import UNBOUNDED, read_json
+from dragoman.message import (
+    ContentBlock,
+    InvalidToolUseBlock,
+    ProviderRaw,
+    TextBlock,
+    ThinkingBlock,
+    TokenUsage,
+    ToolUseBlock,
+)
+from dragoman.value import UNSET, Value
+
+
+class MessageStart(Value, frozen=True, tag_field="type", tag="message_start"):
+    """The model begins."""
+
+    model: str | None = None  # the model that answers, in the provider's words
+
+
+class TextDelta(Value, frozen=True, tag_field="type", tag="text_delta"):
+    """More words of a text block; the first one opens it."""
+
+    index: int
+    text: str
+    provider_raw: ProviderRaw | None = None
+
+
+class ThinkingDelta(Value, frozen=True, tag_field="type", tag="thinking_delta"):
+    """More of a thinking block; the signature comes with its last delta."""
+
+    index: int
+    text: str
+    signature: str | None = None
+    provider_raw: ProviderRaw | None = None
+
+
+class ToolUseStart(Value, frozen=True, tag_field="type", tag="tool_use_start"):
+    """A tool call begins."""
+
+    index: int
+    id: str  # canonical id, tu_<ulid>
+    name: str
+
+
+class ToolUseInputDelta(Value, frozen=True, tag_field="type", tag="tool_use_input_delta"):
+    """A raw fragment of the call's input. No fragment is JSON by itself."""
+
+    index: int
+    partial_json: str
+
+
+class ToolUseEnd(Value, frozen=True, tag_field="type", tag="tool_use_end"):
+    """The call is complete."""
+
+    index: int
+    provider_raw: ProviderRaw | None = None
+
+
+class BlockComplete(Value, frozen=True, tag_field="type", tag="block_complete"):
+    """A block that arrives whole: redacted thinking, an opaque block, an image."""
+
+    index: int
+    block: ContentBlock
+
+
+class UsageUpdate(Value, frozen=True, tag_field="type", tag="usage_update"):
+    """What the call has consumed so far; the last one counts. It may come after the end."""
+
+    usage: TokenUsage
+
+
+class MessageComplete(Value, frozen=True, tag_field="type", tag="message_complete"):
+    """The model has ended properly."""
+
+    stop_reason: StopReason
+    stop_sequence: str | None = None
+    provider_raw: ProviderRaw | None = None
+
+
+class StreamError(Value, frozen=True, tag_field="type", tag="error"):
+    """The stream failed. Nothing after this is to be trusted."""
+
+    fault: Fault
+    provider_raw: ProviderRaw | None = None
+
+
+StreamEvent = (
+    MessageStart
+    | TextDelta
+    | ThinkingDelta
+    | ToolUseStart
+    | ToolUseInputDelta
+    | ToolUseEnd
+    | BlockComplete
+    | UsageUpdate
+    | MessageComplete
+    | StreamError
+)
+
+
+# --- unfold --------------------------------------------------------------------------------------------------------------
+
+
+def unfold(reply: Reply) -> tuple[StreamEvent, ...]:
+    """The events that fold to this reply."""
+    events: list[StreamEvent] = [MessageStart(reply.model)]
+    for index, block in enumerate(reply.content):
+        events.extend(_block_events(index, block))
+    if reply.usage is not None:
+        events.append(UsageUpdate(reply.usage))
+    if reply.fault is not None:
+        events.append(StreamError(reply.fault, reply.provider_raw))
+    else:
+        events.append(MessageComplete(reply.stop_reason, reply.stop_sequence, reply.provider_raw))
+    return tuple(events)
+
+
+def _block_events(index: int, block: ContentBlock) -> tuple[StreamEvent, ...]:
+    if getattr(block, "unknown_fields", UNSET) is not UNSET:  # only the whole block can carry them
+        return (BlockComplete(index, block),)
+    match block:
+        case TextBlock():
+            return (TextDelta(index, block.text, block.provider_raw),)
+        case ThinkingBlock():
+            return (ThinkingDelta(index, block.text, block.signature, block.provider_raw),)
+        case ToolUseBlock():
+            return (
+                ToolUseStart(index, block.id, block.name),
+                ToolUseInputDelta(index, msgspec.json.encode(block.input).decode()),
+                ToolUseEnd(index, block.provider_raw),
+            )
+        case _:
+            return (BlockComplete(index, block),)
+
+
+# --- fold ----------------------------------------------------------------------------------------------------------------
+
+
+def fold(events: Iterable[StreamEvent]) -> Reply:
+    """The reply that these events tell. It has a fault unless they tell of a proper end."""
+    folding = _Folding()
+    for event in events:
+        folding.take(event)
+    return folding.reply()
+
+
+def _violation(what: str) -> Fault:
+    return Fault(code="protocol_violation", message=what, error_class=ErrorClass.SERVER_ERROR, retryable=True)
+
+
+_INCOMPLETE: Final = Fault(
+    code="stream_incomplete",
+    message="the stream ended before the model did",
+    error_class=ErrorClass.NETWORK,
+    retryable=True,
+)
+
+
+class _OpenText:
+    """A text or thinking block that is still growing."""
+
+    def __init__(self, kind: type[TextDelta | ThinkingDelta]) -> None:
+        self.kind = kind
+        self.parts: list[str] = []
+        self.signature: str | None = None
+        self.provider_raw: ProviderRaw | None = None
+
+    def block(self) -> ContentBlock:
+        text = "".join(self.parts)
+        if self.kind is TextDelta:
+            return TextBlock(text, self.provider_raw)
+        return ThinkingBlock(text, self.signature, self.provider_raw)
+
+
+class _OpenCall:
+    """A tool call whose input is still arriving."""
+
+    def __init__(self, start: ToolUseStart) -> None:
+        self.start = start
+        self.parts: list[str] = []
+
+    def block(self, provider_raw: ProviderRaw | None) -> ContentBlock:
+        """The call, if its input is a JSON object. No text at all is how providers send the input of no arguments."""
+        text = "".join(self.parts)
+        try:
+            value: Any = read_json(text, UNBOUNDED) if text.strip() else {}
+            if not isinstance(value, dict):
+                raise JsonError(f"a tool's input is a JSON object, not {type(value).__name__}")
+            return ToolUseBlock(self.start.id, self.start.name, value, provider_raw)
+        except (JsonError, ValueError) as error:
+            return self.invalid(str(error))
+
+    def invalid(self, reason: str) -> InvalidToolUseBlock:
+        return InvalidToolUseBlock(self.start.id, self.start.name, "".join(self.parts), reason)
+
+
+class _Folding:
+    """The state of one fold: what each block is so far, and whether it has ended."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, _OpenText | _OpenCall | ContentBlock] = {}
+        self.start: MessageStart | None = None
+        self.end: MessageComplete | None = None
+        self.provider_raw: ProviderRaw | None = None
+        self.unusable: InvalidToolUseBlock | None = None  # the first call whose input turned out to be no input
+        self.usage: TokenUsage | None = None
+        self.fault: Fault | None = None
+        self.late = False
+
+    def take(self, event: StreamEvent) -> None:
+        if self.fault is not None:
+            return
+        if type(event) is UsageUpdate:
+            self.usage = event.usage
+        elif self.end is not None:
+            self._ignore_late(event)
+        else:
+            problem = self._take_content(event)
+            if problem is not None:
+                self.fault = _violation(problem)
+
+    def _take_content(self, event: StreamEvent) -> str | None:
+        """Take one event; what it breaks of the order of events, if anything."""
+        match event:
+            case TextDelta() | ThinkingDelta():
+                return self._take_text(event)
+            case ToolUseInputDelta(index, fragment):
+                call = self.blocks.get(index)
+                if type(call) is not _OpenCall:
+                    return f"a fragment of input for block {index}, which is no open tool call"
+                call.parts.append(fragment)
+            case ToolUseStart(index) | BlockComplete(index):
+                if index in self.blocks:
+                    return f"block {index} begins a second time"
+                self.blocks[index] = _OpenCall(event) if type(event) is ToolUseStart else event.block
+            case ToolUseEnd(index, provider_raw):
+                call = self.blocks.get(index)
+                if type(call) is not _OpenCall:
+                    return f"the end of block {index}, which is no open tool call"
+                block = self.blocks[index] = call.block(provider_raw)
+                if isinstance(block, InvalidToolUseBlock):
+                    self.unusable = self.unusable or block
+            case MessageStart():
+                if self.start is not None:
+                    return "the message begins a second time"
+                self.start = event
+            case MessageComplete(provider_raw=provider_raw):
+                self.end, self.provider_raw = event, provider_raw
+            case StreamError(fault, provider_raw):
+                self.fault, self.provider_raw = fault, provider_raw
+        return None
+
+    def _take_text(self, delta: TextDelta | ThinkingDelta) -> str | None:
+        block = self.blocks.get(delta.index)
+        if block is None:
+            block = self.blocks[delta.index] = _OpenText(type(delta))
+        if type(block) is not _OpenText or block.kind is not type(delta):
+            return f"a {type(delta).__struct_config__.tag} for block {delta.index}, which is another block"
+        block.parts.append(delta.text)
+        if delta.provider_raw is not None:
+            block.provider_raw = {**(block.provider_raw or {}), **delta.provider_raw}
+        if type(delta) is ThinkingDelta and delta.signature is not None:
+            block.signature = delta.signature
+        return None
+
+    def _ignore_late(self, event: StreamEvent) -> None:
+        if not self.late:
+            import logging  # noqa: PLC0415  a fifth of the time that importing this package takes
+
+            log = logging.getLogger("dragoman.stream")
+            log.warning("ignored what came after the end of a message, from %s on", type(event).__name__)
+        self.late = True
+
+    def reply(self) -> Reply:
+        content = tuple(self._closed(self.blocks[index]) for index in sorted(self.blocks))
+        fault = self.fault or self._fault_of_the_end()
+        finished = self.end if fault is None else None
+        return Reply(
+            content=content,
+            stop_reason=finished.stop_reason if finished else StopReason.ERROR,
+            stop_sequence=finished.stop_sequence if finished else None,
+            usage=self.usage,
+            model=self.start.model if self.start else None,
+            fault=fault,
+            provider_raw=self.provider_raw,
+        )
+
+    def _closed(self, block: _OpenText | _OpenCall | ContentBlock) -> ContentBlock:
+        if isinstance(block, _OpenText):
+            return block.block()
+        return block.invalid("the call was cut off") if isinstance(block, _OpenCall) else block
+
+    def _fault_of_the_end(self) -> Fault | None:
+        """What is wrong although no event said so: no end, or a call that cannot be used."""
+        if self.end is None:
+            return _INCOMPLETE
+        cut = next((block for block in self.blocks.values() if isinstance(block, _OpenCall)), None)
+        if cut is None and self.unusable is None:
+            return None
+        was_cut = cut is not None or self.end.stop_reason is StopReason.MAX_TOKENS
+        name = cut.start.name if cut else self.unusable.name if self.unusable else ""
+        return Fault(
+            code="tool_input_truncated" if was_cut else "tool_input_invalid",
+            message=f"the input of a call of {name!r} cannot be used; it was not made",
+            retryable=True,
+        )

@@ -1,0 +1,163 @@
+"""How things are named: ULIDs that only ever grow, and the spelling of a tool call's id for each dialect.
+
+    message   01K4Q2…            a bare ULID, growing within its session also when the clock steps back
+    session   sess_01K4Q2…
+    tool call tu_01K4Q2…         ours; each provider has its own alphabet and length, and issues ids of its own
+
+``ToolIds`` is the two-way map of one session between our ids and each provider's. Toward a provider that did not issue an
+id, it makes a spelling from our id alone, so that the same call is spelled the same in every turn and prompt caches hold.
+The one rule: time and randomness come in as arguments. Nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
+TOOL_ID: Final = re.compile(rf"tu_[{ALPHABET}]{{1,26}}")  # short ones are for people to write, as in examples
+_RANDOM_BITS: Final = 80
+_RANDOM_LIMIT: Final = 1 << _RANDOM_BITS
+_LAST: Final = (1 << 128) - 1
+_PAIRS: Final = tuple(high + low for high in ALPHABET for low in ALPHABET)
+
+
+def ulid(time_ms: int, randomness: int) -> str:
+    """A ULID: 48 bits of time, 80 bits of randomness, as 26 characters that sort like the number."""
+    return _ulid_from_int((time_ms << _RANDOM_BITS) | randomness)
+
+
+def ulid_time_ms(text: str) -> int:
+    """The time that a ULID was made at, in milliseconds."""
+    return _int_from_ulid(text) >> _RANDOM_BITS
+
+
+def derived_ulid(time_ms: int, *seeds: str) -> str:
+    """The same ULID whenever it is derived from the same words: for what is made up rather than received."""
+    digest = hashlib.sha256("\0".join(seeds).encode("utf-8", "surrogatepass")).digest()
+    return ulid(time_ms, int.from_bytes(digest[:10]))
+
+
+class UlidSource:
+    """ULIDs of one session, each greater than the one before, whatever the clock does.
+
+    ``last`` continues a session from its newest id. ``clock_ms`` gives the time, ``randomness`` 80 random bits.
+    """
+
+    def __init__(self, clock_ms: Callable[[], int], randomness: Callable[[], int], last: str | None = None) -> None:
+        self._clock_ms = clock_ms
+        self._randomness = randomness
+        self._last = -1 if last is None else _int_from_ulid(last)
+
+    def next(self) -> str:
+        """A new id, greater than every id before."""
+        made = (self._clock_ms() << _RANDOM_BITS) | (self._randomness() % _RANDOM_LIMIT)
+        if made >> _RANDOM_BITS <= self._last >> _RANDOM_BITS:  # same millisecond, or the clock stepped back
+            made = self._last + 1
+        if made > _LAST:
+            raise OverflowError("the ids of this session are used up: its last one is the greatest ULID there is")
+        self._last = made
+        return _ulid_from_int(made)
+
+    def next_tool_id(self) -> str:
+        """A new id for a tool call."""
+        return f"tu_{self.next()}"
+
+
+def _ulid_from_int(number: int) -> str:
+    # Two characters at a time: half the steps.
+    return "".join([_PAIRS[(number >> shift) & 1023] for shift in range(120, -1, -10)])
+
+
+def _int_from_ulid(text: str) -> int:
+    if len(text) != 26 or text[0] > "7":
+        raise ValueError(f"not a ULID: {text!r}")
+    number = 0
+    for character in text:
+        digit = ALPHABET.find(character)
+        if digit < 0:
+            raise ValueError(f"not a ULID: {text!r} ({character!r} is not in its alphabet)")
+        number = number << 5 | digit
+    return number
+
+
+# --- tool ids, as dialects spell them --------------------------------------------------------------------------------
+
+
+class IdSpelling(msgspec.Struct, frozen=True):
+    """What a provider accepts as the id of a tool call that it did not issue itself."""
+
+    alphabet: str = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-"
+    max_length: int = 64
+    exact_length: int | None = None
+    prefix: str = ""
+
+    def accepts(self, text: str) -> bool:
+        """Whether the provider would take this id as it is."""
+        fits = len(text) == self.exact_length if self.exact_length else 0 < len(text) <= self.max_length
+        return fits and text.startswith(self.prefix) and set(text[len(self.prefix) :]) <= set(self.alphabet)
+
+
+AS_IT_IS: Final = IdSpelling()
+
+
+def spell(tool_id: str, spelling: IdSpelling, attempt: int = 0) -> str:
+    """The id in a provider's spelling: as it is, under its prefix, or digested, whichever is the first to fit."""
+    if attempt == 0:
+        bare = tool_id.removeprefix("tu_")
+        for candidate in (tool_id, spelling.prefix + bare):
+            if spelling.accepts(candidate):
+                return candidate
+    length = (spelling.exact_length or spelling.max_length) - len(spelling.prefix)
+    # A letter first where there is one: some providers refuse an id that begins with a sign.
+    letters = "".join(sign for sign in spelling.alphabet if sign.isalnum()) or spelling.alphabet
+    digest = hashlib.sha256(f"{attempt}\0{tool_id}".encode("utf-8", "surrogatepass")).digest()
+    number = int.from_bytes(digest)
+    made = []
+    for _ in range(min(length, 40)):
+        number, digit = divmod(number, len(letters))
+        made.append(letters[digit])
+    return spelling.prefix + "".join(made)
+
+
+class ToolIds:
+    """The ids of one session's tool calls: ours, and what each provider calls them.
+
+    ``entries`` is what a store keeps: (provider, our id, the provider's id), in the order in which they were learned.
+    """
+
+    def __init__(self, entries: tuple[tuple[str, str, str], ...] = ()) -> None:
+        self._theirs: dict[tuple[str, str], str] = {}
+        self._ours: dict[tuple[str, str], str] = {}
+        for provider, tool_id, provider_id in entries:
+            self.learn(provider, tool_id, provider_id)
+
+    @property
+    def entries(self) -> tuple[tuple[str, str, str], ...]:
+        """Everything learned so far."""
+        return tuple((provider, ours, theirs) for (provider, ours), theirs in self._theirs.items())
+
+    def learn(self, provider: str, tool_id: str, provider_id: str) -> None:
+        """A provider issued this id for that call. Where it uses one id again, the newest call answers to it."""
+        self._theirs[provider, tool_id] = provider_id
+        self._ours[provider, provider_id] = tool_id
+
+    def ours(self, provider: str, provider_id: str) -> str | None:
+        """Our id for what a provider calls so, if it was ever seen."""
+        return self._ours.get((provider, provider_id))
+
+    def theirs(self, provider: str, tool_id: str, spelling: IdSpelling = AS_IT_IS) -> str:
+        """What to call it toward a provider: its own id if it issued one, else a spelling that it accepts."""
+        known = self._theirs.get((provider, tool_id))
+        attempt = 0
+        while known is None:
+            candidate = spell(tool_id, spelling, attempt)
+            if self._ours.get((provider, candidate), tool_id) == tool_id:
+                known = candidate
+                self.learn(provider, tool_id, candidate)
+            attempt += 1
+        return known

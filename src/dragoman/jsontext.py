@@ -1,0 +1,160 @@
+"""The entrance for JSON text: bytes in, plain Python values out, or one clear error.
+
+Parsers disagree about what JSON is: some accept NaN, a byte order mark, lone surrogates; most keep the last of two equal
+keys, turn a large integer into a float, or die of deep nesting. Whatever comes from outside (a request body, a file, the
+arguments of a tool call) passes here first, so that each of these has one outcome everywhere:
+
+    not JSON, NaN, BOM, UTF-16, bad UTF-8      invalid_json
+    two equal keys in one object               duplicate_key
+    an integer beyond 64 bits, 1e400           number_out_of_range
+    nested deeper than the limit               too_deep
+    more keys in one object than the limit     too_many_keys
+    a lone surrogate                           invalid_unicode
+    longer than the limit                      too_large
+
+The one rule: time and memory stay proportional to the text, whatever the text is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.errors import JsonError
+
+MAX_DEPTH: Final = 64
+INT_MIN: Final = -(2**63)
+INT_MAX: Final = 2**64 - 1
+
+
+class JsonLimits(msgspec.Struct, frozen=True):
+    """How much JSON we take. ``None`` means no limit."""
+
+    max_bytes: int | None = 4 * 1024 * 1024
+    max_depth: int = MAX_DEPTH
+    max_keys: int | None = 10_000  # in one object
+    unique_keys: bool = True  # RFC 8259 calls two equal keys legal and their meaning unpredictable
+
+
+REQUEST: Final = JsonLimits()  # what a stranger may send
+UNBOUNDED: Final = JsonLimits(max_bytes=None, max_keys=None)  # our own files: images make them long
+
+
+def read_json(data: bytes | str, limits: JsonLimits = REQUEST) -> Any:
+    """The value of a JSON text, or a ``JsonError`` that says where and what."""
+    if isinstance(data, str):
+        data = _encoded(data)
+    if limits.max_bytes is not None and len(data) > limits.max_bytes:
+        raise JsonError(f"{len(data)} bytes are more than the {limits.max_bytes} allowed", code="too_large")
+    if data.count(b"[") + data.count(b"{") > limits.max_depth:  # else it cannot be deeper than that
+        _refuse_depth(data, limits.max_depth)
+    if _SUSPICIOUS_NUMBER.search(data) is None and (limits.max_keys is None or data.count(b":") <= limits.max_keys):
+        try:
+            value = msgspec.json.decode(data)
+            if msgspec.json.encode(value) == data:  # so no key was dropped and no number respelled: three times faster
+                return value
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass  # the careful reader knows what to say about it
+    return _read_carefully(data, limits)
+
+
+def _read_carefully(data: bytes, limits: JsonLimits) -> Any:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise JsonError(f"not UTF-8 ({error.reason})", where=f"byte {error.start}") from None
+    value = _parsed(text, limits, closely=_SUSPICIOUS_NUMBER.search(data) is not None)
+    if _SURROGATE_ESCAPE.search(text):
+        _refuse_lone_surrogates(value, text)
+    return value
+
+
+# A run of 19 digits may exceed 64 bits, a three-digit exponent may exceed a double. Only then do numbers need a closer
+# look, which costs a Python call each.
+_SUSPICIOUS_NUMBER = re.compile(rb"[0-9]{19}|[0-9][eE][+-]?[0-9]{3}")
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")  # a mismatched pair is the parser's to refuse
+
+
+def _parsed(text: str, limits: JsonLimits, *, closely: bool) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) != len(pairs) and limits.unique_keys:
+            seen: set[str] = set()
+            twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            raise JsonError(f"the key {twice!r} occurs twice in one object", code="duplicate_key")
+        if limits.max_keys is not None and len(pairs) > limits.max_keys:
+            what = f"an object has {len(pairs)} keys, more than the {limits.max_keys} allowed"
+            raise JsonError(what, code="too_many_keys")
+        return made
+
+    decoder = json.JSONDecoder(
+        object_pairs_hook=unique,
+        parse_constant=_refuse_constant,
+        parse_int=_integer if closely else None,
+        parse_float=_float if closely else None,
+    )
+    try:
+        return decoder.decode(text)
+    except json.JSONDecodeError as error:
+        raise JsonError(f"not JSON ({error.msg})", where=f"line {error.lineno} column {error.colno}") from None
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise JsonError("a lone surrogate", where=f"character {error.start}", code="invalid_unicode") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise JsonError(f"{name} is not JSON")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 20 or not INT_MIN <= (number := int(digits)) <= INT_MAX:
+        shown = digits if len(digits) <= 40 else f"{digits[:20]}… ({len(digits)} digits)"
+        raise JsonError(
+            f"the integer {shown} does not fit 64 bits",
+            code="number_out_of_range",
+            remedy="Send it as a string",
+        )
+    return number
+
+
+def _float(digits: str) -> float:
+    number = float(digits)
+    if number in (float("inf"), float("-inf")):
+        shown = digits if len(digits) <= 40 else f"{digits[:20]}…"
+        raise JsonError(f"the number {shown} does not fit a double", code="number_out_of_range")
+    return number
+
+
+def _refuse_depth(data: bytes, max_depth: int) -> None:
+    """Take away the innermost pairs, one level a pass: a text within the limit is empty after that many passes.
+
+    What is left of an unbalanced text is refused here when it is deep, and by the parser otherwise.
+    """
+    brackets = _STRING.sub(b"", data).translate(_ONE_KIND, _NOT_BRACKETS)
+    for _ in range(max_depth):
+        fewer = brackets.replace(b"[]", b"")
+        if len(fewer) == len(brackets):
+            break
+        brackets = fewer
+    if b"[]" in brackets or brackets.count(b"[") > max_depth:
+        raise JsonError(f"nested deeper than {max_depth} levels", code="too_deep", remedy="Flatten it")
+
+
+def _refuse_lone_surrogates(value: Any, text: str) -> None:
+    # Paired escapes have become one character by now, so what still does not encode was alone.
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        match = _SURROGATE_ESCAPE.search(text)
+        place = match.start() if match else 0
+        raise JsonError("a lone surrogate", where=f"at or after character {place}", code="invalid_unicode") from None

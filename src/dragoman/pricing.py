@@ -1,0 +1,350 @@
+"""What it costs: tokens times a price table gives a receipt, exactly.
+
+    PriceTable            a version, and the prices of each model with the dates from which they hold
+    library_prices()      the table of the maintained library; loaded on first use
+    prices_from(mapping)  a table of your own, in the shape below; overlay it with base.overlaid(own)
+    receipt(…)            one line per bucket, and the total: the sum of its lines, to the last digit
+
+    pricing_version: "2026-05-08"
+    models:
+      anthropic:claude-sonnet-4-6:
+        input_per_mtok_usd: 3.00
+        output_per_mtok_usd: 15.00
+        cached_read_per_mtok_usd: 0.30
+        cache_write_per_mtok_usd: 3.75
+
+Money is Decimal and is never rounded. A model without a price is an error that says what to do; a model that costs nothing
+has a price of zero that somebody wrote down. What a provider says a call cost is never used. The one rule: buckets are
+disjoint, so no token is charged twice, and a bucket without a rate of its own is charged as what it is a part of.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.errors import FormatError, UnknownPriceError
+from dragoman.message import TokenUsage, Usage
+from dragoman.value import Value
+
+MILLION: Final = Decimal(1_000_000)
+THOUSAND: Final = Decimal(1_000)
+
+
+class Rates(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """US dollars for a million tokens of each bucket, for a thousand requests, and for a thousand calls of each tool
+    that the provider runs."""
+
+    input_per_mtok_usd: Decimal
+    output_per_mtok_usd: Decimal
+    cached_read_per_mtok_usd: Decimal | None = None
+    cache_write_per_mtok_usd: Decimal | None = None
+    cache_write_1h_per_mtok_usd: Decimal | None = None
+    reasoning_per_mtok_usd: Decimal | None = None
+    input_audio_per_mtok_usd: Decimal | None = None
+    output_audio_per_mtok_usd: Decimal | None = None
+    requests_per_thousand_usd: Decimal | None = None
+    server_tools_per_thousand_usd: dict[str, Decimal] | None = None
+
+
+class LongPrompt(Value, frozen=True, kw_only=True):
+    """Other rates for the whole call when its prompt is longer than this."""
+
+    above_input_tokens: int
+    rates: Rates
+
+
+class ModelPrice(Value, frozen=True, kw_only=True):
+    """What a model costs, from when on, and under which circumstances it costs something else."""
+
+    rates: Rates
+    long_prompts: tuple[LongPrompt, ...] = ()  # shortest first
+    service_tiers: dict[str, Rates] | None = None  # rates of a tier other than the standard one
+    effective_from: date | None = None  # in UTC; none means since ever
+    daily_from: time | None = None  # in UTC: only between these times of day
+    daily_until: time | None = None
+
+    def holds_at(self, at: datetime) -> bool:
+        """Whether this is the price at that time."""
+        at = at.astimezone(UTC)
+        if self.effective_from is not None and at.date() < self.effective_from:
+            return False
+        if self.daily_from is None or self.daily_until is None:
+            return True
+        clock = at.time()
+        if self.daily_from <= self.daily_until:
+            return self.daily_from <= clock < self.daily_until
+        return clock >= self.daily_from or clock < self.daily_until
+
+    def rates_for(self, prompt_tokens: int, service_tier: str | None) -> tuple[Rates, str]:
+        """The rates for one call, and what they are called on the receipt."""
+        if service_tier is not None and self.service_tiers and service_tier in self.service_tiers:
+            return self.service_tiers[service_tier], service_tier
+        for longer in reversed(self.long_prompts):
+            if prompt_tokens > longer.above_input_tokens:
+                return longer.rates, f"prompt above {longer.above_input_tokens} tokens"
+        return self.rates, "standard"
+
+
+class PriceTable:
+    """Prices of models under one version. ``find`` gives a model's prices; among those that hold, the last one counts."""
+
+    def __init__(self, version: str, find: Callable[[str], tuple[ModelPrice, ...]]) -> None:
+        self.version = version
+        self._find = functools.lru_cache(maxsize=4096)(find)
+
+    def price(self, model: str, at: datetime) -> ModelPrice:
+        """What the model cost at that time, or ``UnknownPriceError``."""
+        if at.tzinfo is None:
+            raise ValueError("at: a time without a time zone")
+        holding = [price for price in self._find(model) if price.holds_at(at)]
+        if not holding:
+            raise UnknownPriceError(
+                f"no price for {model!r} at {at.astimezone(UTC):%Y-%m-%d}",
+                where=f"price table {self.version}",
+                remedy="Add the model to a price file; if it is free, give it rates of 0",
+            )
+        return holding[-1]
+
+    def knows(self, model: str) -> bool:
+        """Whether the model has any price at all."""
+        return bool(self._find(model))
+
+    def overlaid(self, overlay: PriceTable) -> PriceTable:
+        """This table, with the overlay's prices for every model that the overlay knows."""
+        return PriceTable(
+            f"{self.version}+{overlay.version}", lambda model: overlay._find(model) or self._find(model)
+        )
+
+
+# --- receipts ------------------------------------------------------------------------------------------------------------
+
+
+class ReceiptLine(Value, frozen=True):
+    """One bucket."""
+
+    bucket: str  # input, cache_read, cache_write_5m, cache_write_1h, output, reasoning, input_audio, …
+    quantity: int
+    rate_usd: Decimal
+    per: int  # the rate is for so many
+    amount_usd: Decimal
+
+
+class Receipt(Value, frozen=True, kw_only=True):
+    """What one call cost, and how that comes about."""
+
+    model: str
+    lines: tuple[ReceiptLine, ...]
+    total_usd: Decimal
+    pricing_version: str
+    tier: str  # which of the model's rates were charged
+    priced_at: datetime  # the time whose prices were charged
+
+
+def receipt(table: PriceTable, model: str, usage: TokenUsage, at: datetime) -> Receipt:
+    """The receipt for one call of a model at that time."""
+    prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
+    rates, tier = table.price(model, at).rates_for(prompt, usage.service_tier)
+    lines = tuple(_lines(rates, usage, model))
+    total = _exact(sum((line.amount_usd for line in lines), Decimal(0)))
+    return Receipt(
+        model=model, lines=lines, total_usd=total, pricing_version=table.version, tier=tier, priced_at=at.astimezone(UTC)
+    )
+
+
+def priced(table: PriceTable, model: str, usage: TokenUsage, at: datetime, latency_ms: int) -> Usage:
+    """The usage with its price, as a message carries it."""
+    made = receipt(table, model, usage, at)
+    counts = {name: getattr(usage, name) for name in TokenUsage.__struct_fields__}
+    return Usage(**counts, cost_usd=made.total_usd, pricing_version=made.pricing_version, latency_ms=latency_ms)
+
+
+def _lines(rates: Rates, usage: TokenUsage, model: str) -> Iterable[ReceiptLine]:
+    """Disjoint buckets only: a part that has a line of its own is taken out of its whole."""
+    read = rates.cached_read_per_mtok_usd
+    write = rates.cache_write_per_mtok_usd
+    write_1h = rates.cache_write_1h_per_mtok_usd
+    plain_input, plain_output = rates.input_per_mtok_usd, rates.output_per_mtok_usd
+    short_lived = usage.cache_creation_input_tokens - usage.cache_creation_1h_input_tokens
+    fresh = usage.input_tokens - usage.input_audio_tokens
+    spoken = usage.output_tokens - usage.reasoning_tokens - usage.output_audio_tokens
+    buckets: tuple[tuple[str, int, tuple[Decimal | None, ...]], ...] = (
+        ("input", fresh, (plain_input,)),
+        ("input_audio", usage.input_audio_tokens, (rates.input_audio_per_mtok_usd, plain_input)),
+        ("cache_read", usage.cached_input_tokens, (read, plain_input)),
+        ("cache_write_5m", short_lived, (write, plain_input)),
+        ("cache_write_1h", usage.cache_creation_1h_input_tokens, (write_1h, write, plain_input)),
+        ("output", spoken, (plain_output,)),
+        ("reasoning", usage.reasoning_tokens, (rates.reasoning_per_mtok_usd, plain_output)),
+        ("output_audio", usage.output_audio_tokens, (rates.output_audio_per_mtok_usd, plain_output)),
+    )
+    for bucket, tokens, candidates in buckets:
+        if tokens < 0:
+            raise FormatError(f"a part of the {bucket} tokens is larger than the whole", where="usage")
+        if tokens:
+            rate = next(candidate for candidate in candidates if candidate is not None)
+            yield ReceiptLine(bucket, tokens, rate, int(MILLION), _exact(tokens * rate / MILLION))
+    if rates.requests_per_thousand_usd is not None:
+        per_request = rates.requests_per_thousand_usd
+        yield ReceiptLine("request", 1, per_request, int(THOUSAND), _exact(per_request / THOUSAND))
+    for tool, calls in (usage.server_tool_calls or {}).items():
+        rate_of_tool = (rates.server_tools_per_thousand_usd or {}).get(tool)
+        if rate_of_tool is None:
+            raise UnknownPriceError(
+                f"no price for calls of the provider's tool {tool!r}",
+                where=model,
+                remedy="Add server_tools_per_thousand_usd to the model in a price file; 0 if it is free",
+            )
+        yield ReceiptLine(tool, calls, rate_of_tool, int(THOUSAND), _exact(calls * rate_of_tool / THOUSAND))
+
+
+def _exact(amount: Decimal) -> Decimal:
+    """The same amount in its shortest writing: 0.000654, never 0.00065400 and never 6.54E-4."""
+    return Decimal(format(amount.normalize(), "f"))
+
+
+# --- tables --------------------------------------------------------------------------------------------------------------
+
+
+def zero_prices(is_free: Callable[[str], bool]) -> PriceTable:
+    """An explicit zero for every model that runs on one's own machine."""
+    zero = ModelPrice(rates=Rates(input_per_mtok_usd=Decimal(0), output_per_mtok_usd=Decimal(0)))
+    return PriceTable("local-0", lambda model: (zero,) if is_free(model) else ())
+
+
+class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A model in a price file. Amounts may be written as numbers or as texts."""
+
+    input_per_mtok_usd: Decimal
+    output_per_mtok_usd: Decimal
+    cached_read_per_mtok_usd: Decimal | None = None
+    cache_write_per_mtok_usd: Decimal | None = None
+    cache_write_1h_per_mtok_usd: Decimal | None = None
+    reasoning_per_mtok_usd: Decimal | None = None
+    input_audio_per_mtok_usd: Decimal | None = None
+    output_audio_per_mtok_usd: Decimal | None = None
+    requests_per_thousand_usd: Decimal | None = None
+    server_tools_per_thousand_usd: dict[str, Decimal] | None = None
+    effective_from: date | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    pricing_version: str
+    models: dict[str, _Row | list[_Row]]
+
+
+def prices_from(mapping: Mapping[str, Any]) -> PriceTable:
+    """A table from the shape above; a model may have a list of prices, each with ``effective_from``."""
+    try:
+        file = msgspec.convert(_texts_for_amounts(mapping), _File, strict=False)
+    except msgspec.ValidationError as error:
+        raise FormatError(str(error), where="price file", remedy="See the pricing page of the documentation") from None
+    prices = {
+        model: tuple(_price(model, row) for row in (rows if isinstance(rows, list) else [rows]))
+        for model, rows in file.models.items()
+    }
+    return PriceTable(file.pricing_version, lambda model: prices.get(model, ()))
+
+
+def _price(model: str, row: _Row) -> ModelPrice:
+    amounts = {name: getattr(row, name) for name in Rates.__struct_fields__}
+    every = [amount for amount in amounts.values() if isinstance(amount, Decimal)]
+    every.extend((row.server_tools_per_thousand_usd or {}).values())
+    if any(not amount.is_finite() or amount < 0 for amount in every):
+        raise FormatError("a rate is a number from 0", where=f"price file, {model}")
+    return ModelPrice(rates=Rates(**amounts), effective_from=row.effective_from)
+
+
+def _texts_for_amounts(value: Any) -> Any:
+    """Numbers as the texts that a person wrote: 0.1 is a tenth here, not the double next to it."""
+    if isinstance(value, Mapping):
+        return {key: _texts_for_amounts(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_texts_for_amounts(item) for item in value]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return repr(value) if is_number else value.isoformat() if isinstance(value, date) else value
+
+
+def library_prices(names: Mapping[str, str] | None = None) -> PriceTable:
+    """The prices that the library ``genai-prices`` maintains.
+
+    ``names`` maps our provider keys to the library's where they differ, as the catalog's rows say. The library is loaded
+    when the first price is asked for: it takes a third of a second.
+    """
+    import importlib.metadata  # noqa: PLC0415
+
+    version = importlib.metadata.version("genai-prices")
+    return PriceTable(f"genai-prices-{version}", functools.partial(_library_price, names or {}))
+
+
+def _library_price(names: Mapping[str, str], model: str) -> tuple[ModelPrice, ...]:
+    from genai_prices.data import providers  # noqa: PLC0415
+
+    key, _, name = model.partition(":")
+    wanted = names.get(key, key)
+    provider = next((provider for provider in providers if provider.id == wanted), None)
+    found = provider.find_model(name, all_providers=providers) if provider and name else None
+    if found is None:
+        return ()
+    prices = found.prices if isinstance(found.prices, list) else [found]
+    made = tuple(_from_library(price, found) for price in prices)
+    return tuple(price for price in made if price is not None)
+
+
+_LIBRARY_RATES: Final = {
+    "input_mtok": "input_per_mtok_usd",
+    "output_mtok": "output_per_mtok_usd",
+    "cache_read_mtok": "cached_read_per_mtok_usd",
+    "cache_write_mtok": "cache_write_per_mtok_usd",
+    "cache_write_1h_mtok": "cache_write_1h_per_mtok_usd",
+    "output_reasoning_mtok": "reasoning_per_mtok_usd",
+    "input_audio_mtok": "input_audio_per_mtok_usd",
+    "output_audio_mtok": "output_audio_per_mtok_usd",
+    "requests_kcount": "requests_per_thousand_usd",
+}
+_LIBRARY_TOOLS: Final = {"web_searches_kcount": "web_search", "storage_searches_kcount": "file_search"}
+
+
+def _from_library(price: Any, model: Any) -> ModelPrice | None:
+    amounts = {key: value for key, value in vars(price.prices).items() if value is not None}
+    if "input_mtok" not in amounts or "output_mtok" not in amounts:
+        return None  # charged by the hour, the page or the character: tokens would come out as free
+    constraint = getattr(price, "constraint", None)
+    starts = sorted({tier.start for value in amounts.values() for tier in getattr(value, "tiers", ())})
+    tiers = {
+        variant.when["service_tier"]: {**amounts, **{k: v for k, v in vars(variant.prices).items() if v is not None}}
+        for variant in model.price_variants or ()
+        if set(variant.when) == {"service_tier"} and variant.constraint is None
+    }
+    return ModelPrice(
+        rates=_library_rates(amounts, 0),
+        long_prompts=tuple(
+            LongPrompt(above_input_tokens=start, rates=_library_rates(amounts, start + 1)) for start in starts
+        ),
+        service_tiers={name: _library_rates(varied, 0) for name, varied in tiers.items()} or None,
+        effective_from=getattr(constraint, "start_date", None),
+        daily_from=_utc_time(getattr(constraint, "start_time", None)),
+        daily_until=_utc_time(getattr(constraint, "end_time", None)),
+    )
+
+
+def _utc_time(clock: time | None) -> time | None:
+    if clock is None or clock.tzinfo is None:
+        return clock
+    return datetime.combine(date(2000, 1, 2), clock).astimezone(UTC).time()
+
+
+def _library_rates(amounts: Mapping[str, Any], prompt_tokens: int) -> Rates:
+    def amount(value: Any) -> Decimal:
+        reached = [tier.price for tier in getattr(value, "tiers", ()) if prompt_tokens > tier.start]
+        chosen: Decimal = reached[-1] if reached else getattr(value, "base", value)
+        return chosen
+
+    rates = {ours: amount(amounts[theirs]) for theirs, ours in _LIBRARY_RATES.items() if theirs in amounts}
+    tools = {ours: amount(amounts[theirs]) for theirs, ours in _LIBRARY_TOOLS.items() if theirs in amounts}
+    return Rates(**rates, server_tools_per_thousand_usd=tools or None)  # type: ignore[arg-type]

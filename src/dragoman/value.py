@@ -1,0 +1,385 @@
+"""What every value of this package has in common: canonical bytes, equality, and room for what we do not know.
+
+    encode(value)            the canonical bytes: fields in their declared order, defaults left out, no spaces
+    decode(cls, data)        the value, strictly; what a newer writer added is kept, with its bytes
+    identity(value)          the canonical bytes without ``provider_raw``: what equality and every hash are made of
+
+Two values are equal exactly when their identities are the same bytes. That is stricter than Python's own equality (1 is
+not 1.0 is not true, and the order of keys counts), because those differences are visible to a model and to a reader.
+
+Reading has two paths. The fast one is msgspec's own decoder, which refuses anything it does not know; it is trusted only
+when encoding its result gives the same bytes again, which proves that no key was doubled and nothing was dropped. Every
+other text takes the careful path, which reads field by field. The one rule: the fast path may be slower, never laxer.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from dragoman.errors import FormatError, InputError
+from dragoman.jsontext import INT_MAX, INT_MIN, MAX_DEPTH, UNBOUNDED, read_json
+
+
+class UnknownFields(Mapping[str, bytes]):
+    """Fields that a newer version wrote into an object: their names, and their values as the bytes that came."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: Mapping[str, bytes]) -> None:
+        self._fields = dict(sorted(fields.items()))
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __repr__(self) -> str:
+        return f"UnknownFields({self._fields!r})"
+
+
+class RawJson:
+    """The bytes of one JSON value that is kept and not understood."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __repr__(self) -> str:
+        return f"RawJson({self.data!r})"
+
+
+class Value(
+    msgspec.Struct,
+    frozen=True,
+    eq=False,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+    forbid_unknown_fields=True,
+    gc=False,
+):
+    """The base of every value: frozen, hashable, equal by what it says."""
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return self is other or identity(self) == identity(other)
+
+    def __hash__(self) -> int:
+        return hash(identity(self))
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed."""
+        made = msgspec.structs.replace(self, **changes)
+        if isinstance(type(made), MadeByHand):
+            made.check_made()
+        return made
+
+    def check_made(self) -> None:
+        """Raise ``ValueError`` if what was made by hand cannot be written down."""
+
+
+class MadeByHand(msgspec.StructMeta):
+    """For a value with open parts: one made by code is looked through, one that was read has been already.
+
+    msgspec's decoder does not call the class, so reading pays nothing for this.
+    """
+
+    def __call__(cls, *args: Any, **fields: Any) -> Any:
+        made = super().__call__(*args, **fields)
+        made.check_made()
+        return made
+
+
+AnyValue = TypeVar("AnyValue", bound=Value)
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def encode(value: Value) -> bytes:
+    """The canonical bytes of a value."""
+    try:
+        return encode_fast(value)
+    except NeedsCareError:
+        return _PLAIN_ENCODER.encode(_plain(value, keep_provider_raw=True))
+    except UnicodeEncodeError as error:
+        what = f"a lone surrogate at character {error.start} of a text"
+        raise FormatError(what, where=type(value).__name__, code="invalid_unicode") from None
+
+
+def identity(value: Value) -> bytes:
+    """The canonical bytes without any ``provider_raw``."""
+    data = encode(value)
+    if _PROVIDER_RAW_KEY not in data:  # inside a string its quotes would be escaped
+        return data
+    return _PLAIN_ENCODER.encode(_plain(value, keep_provider_raw=False))
+
+
+class NeedsCareError(Exception):
+    """Something unknown has to be written in its own place, which msgspec cannot do."""
+
+
+def _refuse_to_hurry(unknown: Any) -> Any:
+    if isinstance(unknown, UnknownFields | RawJson):
+        raise NeedsCareError
+    raise FormatError(f"{type(unknown).__name__} is not part of the format", remedy="Use the types of dragoman.message")
+
+
+_PROVIDER_RAW_KEY: Final = b'"provider_raw":'
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_refuse_to_hurry)
+_PLAIN_ENCODER: Final = msgspec.json.Encoder()
+encode_fast: Final = _ENCODER.encode  # raises NeedsCareError, and UnicodeEncodeError, where encode knows what to do
+
+
+def _plain(value: Any, *, keep_provider_raw: bool) -> Any:
+    """The same object as dicts and lists, with unknown parts in their places and in their bytes."""
+    if isinstance(value, RawJson):
+        return Raw(value.data)
+    if isinstance(value, tuple):
+        return [_plain(item, keep_provider_raw=keep_provider_raw) for item in value]
+    if not isinstance(value, msgspec.Struct):
+        return value
+    if isinstance(value, Unreadable):
+        return Raw(value.raw.data)
+    config = value.__struct_config__
+    plain: dict[str, Any] = {}
+    if config.tag is not None:
+        plain[str(config.tag_field)] = config.tag
+    for field in _fields(type(value)):
+        item = getattr(value, field.name)
+        if field.name == "unknown_fields" or (config.omit_defaults and item is field.default):
+            continue
+        if field.name == "provider_raw" and not keep_provider_raw:
+            continue
+        plain[field.encode_name] = _plain(item, keep_provider_raw=keep_provider_raw)
+    unknown = getattr(value, "unknown_fields", UNSET)
+    if unknown is not UNSET:
+        plain.update((name, Raw(data)) for name, data in unknown.items())
+    return plain
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+class Unreadable(Value, frozen=True, tag_field="type", tag="unreadable"):
+    """The base of a value whose type we do not know: its bytes and nothing else."""
+
+    raw: RawJson
+
+
+class Found:
+    """What the careful path came across and kept: places of things that this version does not know."""
+
+    def __init__(self, *, lenient: bool = False) -> None:
+        self.places: list[str] = []
+        self.lenient = lenient  # a newer writer: what we know but cannot read is kept too
+
+
+def decode(cls: type[AnyValue], data: bytes | str) -> AnyValue:
+    """The value that a JSON text says, or an ``InputError`` that names the place."""
+    data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    try:
+        value: AnyValue = _decoder(cls).decode(data)
+        if encode(value) == data:
+            return value
+    except (*NOT_SO_FAST, FormatError):
+        pass
+    read_json(data, UNBOUNDED)
+    return decode_carefully(cls, data, Found())
+
+
+NOT_SO_FAST: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def decode_carefully(cls: type[AnyValue], data: bytes, found: Found, where: str = "$") -> AnyValue:
+    """Read a text that is known to be strict JSON, field by field, keeping what is not known."""
+    made: AnyValue = _read(cls, data, where, found)
+    return made
+
+
+def _read(hint: Any, data: bytes, where: str, found: Found) -> Any:
+    """One value of a declared type. Only types that can hold something unknown are taken apart."""
+    if not _is_open(hint):
+        return _strictly(hint, data, where)
+    members = _union_members(hint)
+    if members:
+        return _read_member(members, data, where, found)
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return _read_struct(hint, data, where, found)
+    if isinstance(hint, type) and issubclass(hint, OpenEnum):
+        return _read_open_enum(hint, data, where, found)
+    (item, _) = typing.get_args(hint)  # tuple[X, ...]
+    parts: list[Raw] = _strictly(list[Raw], data, where)
+    return tuple(_read(item, bytes(part), f"{where}[{index}]", found) for index, part in enumerate(parts))
+
+
+def _read_member(members: tuple[Any, ...], data: bytes, where: str, found: Found) -> Any:
+    structs = [member for member in members if isinstance(member, type) and issubclass(member, msgspec.Struct)]
+    if data == b"null" and types.NoneType in members:
+        return None
+    if len(structs) == 1 and structs[0].__struct_config__.tag is None:
+        return _read(structs[0], data, where, found)
+    fallback = next(struct for struct in structs if issubclass(struct, Unreadable))
+    shape: dict[str, Raw] = _strictly(dict[str, Raw], data, where)
+    tag = msgspec.json.decode(shape.get("type", b"null"))
+    if not isinstance(tag, str):
+        raise FormatError("a block needs a 'type', as text", where=f"{where}.type")
+    for struct in structs:
+        if struct.__struct_config__.tag == tag and struct is not fallback:
+            try:
+                return _read_struct(struct, data, where, found)
+            except InputError:
+                if not found.lenient:
+                    raise
+    found.places.append(f"{where} (block of type {tag!r})")
+    return fallback(raw=RawJson(data))
+
+
+def _read_struct(cls: type[Any], data: bytes, where: str, found: Found) -> Any:
+    shape: dict[str, Raw] = _strictly(dict[str, Raw], data, where)
+    fields = _fields_by_key(cls)
+    known: dict[str, Any] = {}
+    unknown: dict[str, bytes] = {}
+    for name, raw in shape.items():
+        if name == cls.__struct_config__.tag_field:
+            continue
+        field = fields.get(name)
+        if field is not None and name != "unknown_fields":
+            try:
+                known[field.name] = _read(field.type, bytes(raw), f"{where}.{name}", found)
+                continue
+            except InputError:
+                if not found.lenient or field.required:
+                    raise
+        unknown[name] = bytes(raw)
+        found.places.append(f"{where}.{name}")
+    if unknown:
+        known["unknown_fields"] = UnknownFields(unknown)
+    try:
+        return cls(**known)
+    except (TypeError, ValueError) as error:
+        raise FormatError(str(error), where=where) from None
+
+
+def _strictly(hint: Any, data: bytes, where: str) -> Any:
+    try:
+        return _decoder(hint).decode(data)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$")
+        raise FormatError(what, where=where + place.rstrip("`")) from None
+
+
+@functools.cache
+def _decoder(hint: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(hint)
+
+
+@functools.cache
+def _fields(cls: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(cls)
+
+
+@functools.cache
+def _fields_by_key(cls: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    return {field.encode_name: field for field in _fields(cls)}
+
+
+def _union_members(hint: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return tuple(typing.get_args(hint)) if is_union else ()
+
+
+@functools.cache
+def _is_open(hint: Any) -> bool:
+    """Whether a value of this type can hold something that a newer version added."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct | OpenEnum):
+        return True
+    if typing.get_origin(hint) in (typing.Union, types.UnionType, tuple):
+        return any(_is_open(argument) for argument in typing.get_args(hint))
+    return False
+
+
+# --- parts of values ---------------------------------------------------------------------------------------------------
+
+
+class OpenEnum(enum.StrEnum):
+    """A closed set of words for writers, to which a newer version may add: reading keeps a word it does not know."""
+
+    @classmethod
+    def unknown(cls, word: str) -> Self:
+        """A member for a word of a newer version; it is not added to the set."""
+        member = str.__new__(cls, word)
+        member._name_ = word.upper()
+        member._value_ = word
+        return member
+
+
+def _read_open_enum(cls: type[OpenEnum], data: bytes, where: str, found: Found) -> OpenEnum:
+    word: str = _strictly(str, data, where)
+    try:
+        return cls(word)
+    except ValueError:
+        found.places.append(f"{where} ({cls.__name__.lower()} {word!r})")
+        return cls.unknown(word)
+
+
+def check_plain(value: Any, name: str, depth: int = MAX_DEPTH) -> None:
+    """Refuse what JSON cannot say exactly: NaN, other types, too deep, integers beyond 64 bits, odd keys.
+
+    Open objects pass here when a value is made, so that encoding never has to decide what to do with them.
+    """
+    if depth == 0:
+        raise ValueError(f"{name}: nested deeper than {MAX_DEPTH} levels")
+    if type(value) is dict:
+        for key in value:
+            if type(key) is not str or "\0" in key:
+                raise ValueError(f"{name}: the key {key!r} is not a text without NUL")
+        value = value.values()
+    for item in value:
+        kind = type(item)
+        if kind is str:
+            continue
+        if kind is int:
+            if not INT_MIN <= item <= INT_MAX:
+                raise ValueError(f"{name}: an integer that does not fit 64 bits")
+        elif kind is dict or kind is list or kind is tuple:
+            check_plain(item, name, depth - 1)
+        elif kind is float:
+            if item - item != 0:  # true of NaN and the infinities only
+                raise ValueError(f"{name}: {item} is not JSON")
+        elif kind is not bool and item is not None:
+            raise ValueError(f"{name}: {kind.__name__} is not JSON")
+
+
+__all__ = [
+    "NOT_SO_FAST",
+    "NeedsCareError",
+    "UNSET",
+    "Found",
+    "MadeByHand",
+    "OpenEnum",
+    "RawJson",
+    "UnknownFields",
+    "Unreadable",
+    "UnsetType",
+    "Value",
+    "check_plain",
+    "decode",
+    "decode_carefully",
+    "encode",
+    "encode_fast",
+    "identity",
+]

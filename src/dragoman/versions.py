@@ -1,0 +1,58 @@
+"""How the format evolves: what an old message becomes when it is read, and what happens to one from the future.
+
+A change that only adds (an optional field, a block type, a role) needs no new version: see ``dragoman.value``. A change
+that renames, removes or redefines raises ``SCHEMA_VERSION`` and registers one migration from the version before:
+
+    @FORMAT.migration(from_version=1)
+    def text_is_called_words(message):
+        ...
+        return message
+
+Migrations work on plain objects, run when a message is read, one step after the other, and are written back only when
+the message is saved. The one rule: a migration that was released never changes, because rows of its version exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dragoman.errors import FormatError
+from dragoman.message import SCHEMA_VERSION
+
+PlainMessage = dict[str, Any]
+Migration = Callable[[PlainMessage], PlainMessage]
+
+
+class Format:
+    """A version of the message format, and the way to it from each version before."""
+
+    def __init__(self, current: int = SCHEMA_VERSION) -> None:
+        self.current = current
+        self._migrations: dict[int, Migration] = {}
+
+    def migration(self, *, from_version: int) -> Callable[[Migration], Migration]:
+        """Register what turns a message of one version into one of the next."""
+
+        def register(migrate: Migration) -> Migration:
+            if not 1 <= from_version < self.current:
+                raise ValueError(f"no migration from version {from_version} can lead to version {self.current}")
+            if from_version in self._migrations:
+                raise ValueError(f"version {from_version} has a migration already")
+            self._migrations[from_version] = migrate
+            return migrate
+
+        return register
+
+    def migrated(self, message: PlainMessage, version: int) -> PlainMessage:
+        """The message as the current version writes it."""
+        for step in range(version, self.current):
+            migrate = self._migrations.get(step)
+            if migrate is None:
+                what = f"schema version {step} is not known, and there is no way from it to version {self.current}"
+                raise FormatError(what, where="$.schema_version", code="unknown_version")
+            message = migrate(message)
+        return {**message, "schema_version": self.current}
+
+
+FORMAT = Format()
