@@ -4,10 +4,10 @@
     provider    a row: who serves it, where, under which key                  [providers.NAME]
     model       a row: what it can do and how much it takes                   [models."provider:name"]
 
-A new provider that speaks a known dialect is a row and no Python. ``builtin()`` has the rows of ``catalog.toml`` beside
-this file; a file of the same form is laid over it with ``overlaid``. Capabilities are declared honestly: what a model can
-do and its dialect does not expose is declared false, because a swap is decided on these. The one rule: a row says facts
-that somebody looked up; what nobody looked up is left out, and the cautious default holds.
+A new provider that speaks a known dialect is a row and no Python. ``builtin()`` has the rows of ``catalog.toml``
+beside this file; a file of the same form is laid over it with ``overlaid``. Capabilities are declared honestly: what a
+model can do and its dialect does not expose is declared false, because a swap is decided on these. The one rule: a row
+says facts that somebody looked up; what nobody looked up is left out, and the cautious default holds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import importlib.resources
 import re
 import tomllib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -76,6 +76,9 @@ class Model(Value, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     capabilities: AdapterCapabilities
     is_declared: bool = True  # false: no row of its own, so its provider's defaults are all we know
+
+
+Row = TypeVar("Row")
 
 
 class Catalog:
@@ -163,7 +166,7 @@ class Catalog:
                 table[alias] = model.id
         return table
 
-    def _read(self, row: Any, kind: Any, where: str) -> Any:
+    def _read(self, row: Any, kind: type[Row], where: str) -> Row:
         try:
             return msgspec.convert(row, kind)
         except msgspec.ValidationError as error:

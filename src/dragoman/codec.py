@@ -4,8 +4,8 @@
     decode(bytes) -> Message          strict about what we know, tolerant of what a newer version added
     content_hash, message_hash        SHA-256; neither sees provider_raw
 
-Whatever decode does not know is kept with its bytes, written out again by encode, and named in one log line at WARN. The
-one rule: bytes that came out of encode come out of encode(decode(…)) unchanged, whoever wrote them.
+Whatever decode does not know is kept with its bytes, written out again by encode, and named in one log line at WARN.
+The one rule: bytes that came out of encode come out of encode(decode(…)) unchanged, whoever wrote them.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     fold(events) -> Reply           whatever the events are, the reply says truly whether it is finished
     unfold(reply) -> events         the shortest stream that folds to that reply: fold(unfold(x)) == x
 
-Every dialect's stream reader makes these events and every stream writer takes them. A block is named by its ``index``; its
-deltas may interleave with another block's. The input of a tool call travels as raw fragments and is parsed once, strictly,
-when the call is complete. What does not parse becomes an ``InvalidToolUseBlock`` and a fault, never an empty input. The
-one rule: a stream that was cut, damaged or out of order never folds to a reply without a fault.
+Every dialect's stream reader makes these events and every stream writer takes them. A block is named by its ``index``;
+its deltas may interleave with another block's. The input of a tool call travels as raw fragments and is parsed once,
+strictly, when the call is complete. What does not parse becomes an ``InvalidToolUseBlock`` and a fault, never an empty
+input. The one rule: a stream that was cut, damaged or out of order never folds to a reply without a fault.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ StreamEvent = (
 )
 
 
-# --- unfold --------------------------------------------------------------------------------------------------------------
+# --- unfold ----------------------------------------------------------------------------------------------------------
 
 
 def unfold(reply: Reply) -> tuple[StreamEvent, ...]:
@@ -153,7 +153,7 @@ def _block_events(index: int, block: ContentBlock) -> tuple[StreamEvent, ...]:
             return (BlockComplete(index, block),)
 
 
-# --- fold ----------------------------------------------------------------------------------------------------------------
+# --- fold ------------------------------------------------------------------------------------------------------------
 
 
 def fold(events: Iterable[StreamEvent]) -> Reply:
@@ -252,7 +252,7 @@ class _Folding:
             case ToolUseStart(index) | BlockComplete(index):
                 if index in self.blocks:
                     return f"block {index} begins a second time"
-                self.blocks[index] = _OpenCall(event) if type(event) is ToolUseStart else event.block
+                self.blocks[index] = event.block if isinstance(event, BlockComplete) else _OpenCall(event)
             case ToolUseEnd(index, provider_raw):
                 call = self.blocks.get(index)
                 if type(call) is not _OpenCall:

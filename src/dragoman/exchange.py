@@ -1,8 +1,9 @@
 """What is asked and what is answered, in nobody's wire format: tools, replies and faults.
 
-A ``Reply`` is what came back from a model, whole or folded from a stream. It is not yet a message: the turn adds the id,
-the reason for the model and the price. A ``Fault`` is a failure of the other side as a value, so that it can travel in a
-stream, be stored, and be written out in another dialect. The one rule: a reply with a fault never looks finished.
+A ``Reply`` is what came back from a model, whole or folded from a stream. It is not yet a message: the turn adds the
+id, the reason for the model and the price. A ``Fault`` is a failure of the other side as a value, so that it can
+travel in a stream, be stored, and be written out in another dialect. The one rule: a reply with a fault never looks
+finished.
 """
 
 from __future__ import annotations

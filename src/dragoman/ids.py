@@ -4,9 +4,9 @@
     session   sess_01K4Q2…
     tool call tu_01K4Q2…         ours; each provider has its own alphabet and length, and issues ids of its own
 
-``ToolIds`` is the two-way map of one session between our ids and each provider's. Toward a provider that did not issue an
-id, it makes a spelling from our id alone, so that the same call is spelled the same in every turn and prompt caches hold.
-The one rule: time and randomness come in as arguments. Nothing here reads a clock.
+``ToolIds`` is the two-way map of one session between our ids and each provider's. Toward a provider that did not issue
+an id, it makes a spelling from our id alone, so that the same call is spelled the same in every turn and prompt caches
+hold. The one rule: time and randomness come in as arguments. Nothing here reads a clock.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The entrance for JSON text: bytes in, plain Python values out, or one clear error.
 
-Parsers disagree about what JSON is: some accept NaN, a byte order mark, lone surrogates; most keep the last of two equal
-keys, turn a large integer into a float, or die of deep nesting. Whatever comes from outside (a request body, a file, the
-arguments of a tool call) passes here first, so that each of these has one outcome everywhere:
+Parsers disagree about what JSON is: some accept NaN, a byte order mark, lone surrogates; most keep the last of two
+equal keys, turn a large integer into a float, or die of deep nesting. Whatever comes from outside (a request body, a
+file, the arguments of a tool call) passes here first, so that each of these has one outcome everywhere:
 
     not JSON, NaN, BOM, UTF-16, bad UTF-8      invalid_json
     two equal keys in one object               duplicate_key

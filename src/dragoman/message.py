@@ -1,8 +1,8 @@
 """What is said: the canonical message. Start here; every other room turns something into this, or this into something.
 
-A conversation is a *session*: an ordered list of messages. A message is a role and an ordered list of typed blocks. Tool
-results are messages of their own (role ``tool``), and so are system prompts (role ``system``), whatever a provider's wire
-makes of them. A message is written down as it is held: there is no second form for the database.
+A conversation is a *session*: an ordered list of messages. A message is a role and an ordered list of typed blocks.
+Tool results are messages of their own (role ``tool``), and so are system prompts (role ``system``), whatever a
+provider's wire makes of them. A message is written down as it is held: there is no second form for the database.
 
     Message
       id, session_id, created_at           which, where, when
@@ -12,9 +12,9 @@ makes of them. A message is written down as it is held: there is no second form 
       metadata                             who produced it, why that model, what it cost, how it ended
       schema_version                       of this format
 
-Everything here is a frozen, hashable value. Two rules for maintainers. This room does no I/O, reads no clock and imports
-nothing from the rooms above. And the format only grows: a field is added as optional, a block under a new ``type``; a
-default never changes its meaning, because defaults are not written down.
+Everything here is a frozen, hashable value. Two rules for maintainers. This room does no I/O, reads no clock and
+imports nothing from the rooms above. And the format only grows: a field is added as optional, a block under a new
+``type``; a default never changes its meaning, because defaults are not written down.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Role(OpenEnum):
     TOOL = "tool"
 
 
-# --- blocks --------------------------------------------------------------------------------------------------------------
+# --- blocks ----------------------------------------------------------------------------------------------------------
 
 
 class ImageSource(Value, frozen=True):
@@ -209,7 +209,7 @@ ContentBlock = (
 )
 
 
-# --- metadata ------------------------------------------------------------------------------------------------------------
+# --- metadata --------------------------------------------------------------------------------------------------------
 
 
 class MessageStatus(enum.StrEnum):
@@ -319,7 +319,7 @@ class MessageMetadata(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "user_message_attachments", tuple(self.user_message_attachments))
 
 
-# --- the message ---------------------------------------------------------------------------------------------------------
+# --- the message -----------------------------------------------------------------------------------------------------
 
 
 class Message(Value, frozen=True, omit_defaults=False):

@@ -13,15 +13,16 @@
         cached_read_per_mtok_usd: 0.30
         cache_write_per_mtok_usd: 3.75
 
-Money is Decimal and is never rounded. A model without a price is an error that says what to do; a model that costs nothing
-has a price of zero that somebody wrote down. What a provider says a call cost is never used. The one rule: buckets are
-disjoint, so no token is charged twice, and a bucket without a rate of its own is charged as what it is a part of.
+Money is Decimal and is never rounded. A model without a price is an error that says what to do; a model that costs
+nothing has a price of zero that somebody wrote down. What a provider says a call cost is never used. The one rule:
+buckets are disjoint, so no token is charged twice, and a bucket without a rate of its own is charged as what it is a
+part of.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, Final
@@ -60,11 +61,11 @@ class LongPrompt(Value, frozen=True, kw_only=True):
 
 
 class ModelPrice(Value, frozen=True, kw_only=True):
-    """What a model costs, from when on, and under which circumstances it costs something else."""
+    """What a model costs, on which tier, and from when on."""
 
     rates: Rates
     long_prompts: tuple[LongPrompt, ...] = ()  # shortest first
-    service_tiers: dict[str, Rates] | None = None  # rates of a tier other than the standard one
+    service_tier: str | None = None  # the tier that it is for; none is the standard one
     effective_from: date | None = None  # in UTC; none means since ever
     daily_from: time | None = None  # in UTC: only between these times of day
     daily_until: time | None = None
@@ -81,35 +82,39 @@ class ModelPrice(Value, frozen=True, kw_only=True):
             return self.daily_from <= clock < self.daily_until
         return clock >= self.daily_from or clock < self.daily_until
 
-    def rates_for(self, prompt_tokens: int, service_tier: str | None) -> tuple[Rates, str]:
+    def rates_for(self, prompt_tokens: int) -> tuple[Rates, str]:
         """The rates for one call, and what they are called on the receipt."""
-        if service_tier is not None and self.service_tiers and service_tier in self.service_tiers:
-            return self.service_tiers[service_tier], service_tier
+        tier = self.service_tier or STANDARD
         for longer in reversed(self.long_prompts):
             if prompt_tokens > longer.above_input_tokens:
-                return longer.rates, f"prompt above {longer.above_input_tokens} tokens"
-        return self.rates, "standard"
+                return longer.rates, f"{tier}, prompt above {longer.above_input_tokens} tokens"
+        return self.rates, tier
+
+
+STANDARD: Final = "standard"
 
 
 class PriceTable:
-    """Prices of models under one version. ``find`` gives a model's prices; among those that hold, the last one counts."""
+    """Prices of models under one version. ``find`` gives a model's prices; of those that hold, the last one counts."""
 
     def __init__(self, version: str, find: Callable[[str], tuple[ModelPrice, ...]]) -> None:
         self.version = version
         self._find = functools.lru_cache(maxsize=4096)(find)
 
-    def price(self, model: str, at: datetime) -> ModelPrice:
-        """What the model cost at that time, or ``UnknownPriceError``."""
+    def price(self, model: str, at: datetime, service_tier: str | None = None) -> ModelPrice:
+        """What the model cost at that time, or ``UnknownPriceError``. A tier without a price of its own is standard."""
         if at.tzinfo is None:
             raise ValueError("at: a time without a time zone")
         holding = [price for price in self._find(model) if price.holds_at(at)]
-        if not holding:
-            raise UnknownPriceError(
-                f"no price for {model!r} at {at.astimezone(UTC):%Y-%m-%d}",
-                where=f"price table {self.version}",
-                remedy="Add the model to a price file; if it is free, give it rates of 0",
-            )
-        return holding[-1]
+        for tier in (service_tier, None):
+            of_tier = [price for price in holding if price.service_tier == tier]
+            if of_tier:
+                return of_tier[-1]
+        raise UnknownPriceError(
+            f"no price for {model!r} at {at.astimezone(UTC):%Y-%m-%d}",
+            where=f"price table {self.version}",
+            remedy="Add the model to a price file; if it is free, give it rates of 0",
+        )
 
     def knows(self, model: str) -> bool:
         """Whether the model has any price at all."""
@@ -117,12 +122,10 @@ class PriceTable:
 
     def overlaid(self, overlay: PriceTable) -> PriceTable:
         """This table, with the overlay's prices for every model that the overlay knows."""
-        return PriceTable(
-            f"{self.version}+{overlay.version}", lambda model: overlay._find(model) or self._find(model)
-        )
+        return PriceTable(f"{self.version}+{overlay.version}", lambda model: overlay._find(model) or self._find(model))
 
 
-# --- receipts ------------------------------------------------------------------------------------------------------------
+# --- receipts --------------------------------------------------------------------------------------------------------
 
 
 class ReceiptLine(Value, frozen=True):
@@ -149,11 +152,16 @@ class Receipt(Value, frozen=True, kw_only=True):
 def receipt(table: PriceTable, model: str, usage: TokenUsage, at: datetime) -> Receipt:
     """The receipt for one call of a model at that time."""
     prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
-    rates, tier = table.price(model, at).rates_for(prompt, usage.service_tier)
+    rates, tier = table.price(model, at, usage.service_tier).rates_for(prompt)
     lines = tuple(_lines(rates, usage, model))
     total = _exact(sum((line.amount_usd for line in lines), Decimal(0)))
     return Receipt(
-        model=model, lines=lines, total_usd=total, pricing_version=table.version, tier=tier, priced_at=at.astimezone(UTC)
+        model=model,
+        lines=lines,
+        total_usd=total,
+        pricing_version=table.version,
+        tier=tier,
+        priced_at=at.astimezone(UTC),
     )
 
 
@@ -204,17 +212,11 @@ def _lines(rates: Rates, usage: TokenUsage, model: str) -> Iterable[ReceiptLine]
 
 
 def _exact(amount: Decimal) -> Decimal:
-    """The same amount in its shortest writing: 0.000654, never 0.00065400 and never 6.54E-4."""
+    """The same amount in its shortest writing: 0.000654, never 0.00065400."""
     return Decimal(format(amount.normalize(), "f"))
 
 
-# --- tables --------------------------------------------------------------------------------------------------------------
-
-
-def zero_prices(is_free: Callable[[str], bool]) -> PriceTable:
-    """An explicit zero for every model that runs on one's own machine."""
-    zero = ModelPrice(rates=Rates(input_per_mtok_usd=Decimal(0), output_per_mtok_usd=Decimal(0)))
-    return PriceTable("local-0", lambda model: (zero,) if is_free(model) else ())
+# --- tables ----------------------------------------------------------------------------------------------------------
 
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -230,6 +232,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
     output_audio_per_mtok_usd: Decimal | None = None
     requests_per_thousand_usd: Decimal | None = None
     server_tools_per_thousand_usd: dict[str, Decimal] | None = None
+    service_tier: str | None = None
     effective_from: date | None = None
 
 
@@ -239,7 +242,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def prices_from(mapping: Mapping[str, Any]) -> PriceTable:
-    """A table from the shape above; a model may have a list of prices, each with ``effective_from``."""
+    """A table from the shape above. A model may have a list of prices, with ``effective_from`` or ``service_tier``."""
     try:
         file = msgspec.convert(_texts_for_amounts(mapping), _File, strict=False)
     except msgspec.ValidationError as error:
@@ -257,7 +260,7 @@ def _price(model: str, row: _Row) -> ModelPrice:
     every.extend((row.server_tools_per_thousand_usd or {}).values())
     if any(not amount.is_finite() or amount < 0 for amount in every):
         raise FormatError("a rate is a number from 0", where=f"price file, {model}")
-    return ModelPrice(rates=Rates(**amounts), effective_from=row.effective_from)
+    return ModelPrice(rates=Rates(**amounts), service_tier=row.service_tier, effective_from=row.effective_from)
 
 
 def _texts_for_amounts(value: Any) -> Any:
@@ -270,16 +273,22 @@ def _texts_for_amounts(value: Any) -> Any:
     return repr(value) if is_number else value.isoformat() if isinstance(value, date) else value
 
 
-def library_prices(names: Mapping[str, str] | None = None) -> PriceTable:
-    """The prices that the library ``genai-prices`` maintains.
+def library_prices(names: Mapping[str, str] | None = None, is_free: Callable[[str], bool] | None = None) -> PriceTable:
+    """The prices that the library ``genai-prices`` maintains, and an explicit zero for what is free.
 
-    ``names`` maps our provider keys to the library's where they differ, as the catalog's rows say. The library is loaded
-    when the first price is asked for: it takes a third of a second.
+    ``names`` maps our provider keys to the library's where they differ; ``is_free`` knows the models that run on one's
+    own machine. The catalog has both. The library is loaded when the first price is asked for: it takes a third of a
+    second.
     """
     import importlib.metadata  # noqa: PLC0415
 
-    version = importlib.metadata.version("genai-prices")
-    return PriceTable(f"genai-prices-{version}", functools.partial(_library_price, names or {}))
+    def find(model: str) -> tuple[ModelPrice, ...]:
+        return (FREE,) if is_free is not None and is_free(model) else _library_price(names or {}, model)
+
+    return PriceTable(f"genai-prices-{importlib.metadata.version('genai-prices')}", find)
+
+
+FREE: Final = ModelPrice(rates=Rates(input_per_mtok_usd=Decimal(0), output_per_mtok_usd=Decimal(0)))
 
 
 def _library_price(names: Mapping[str, str], model: str) -> tuple[ModelPrice, ...]:
@@ -292,8 +301,7 @@ def _library_price(names: Mapping[str, str], model: str) -> tuple[ModelPrice, ..
     if found is None:
         return ()
     prices = found.prices if isinstance(found.prices, list) else [found]
-    made = tuple(_from_library(price, found) for price in prices)
-    return tuple(price for price in made if price is not None)
+    return tuple(made for price in prices for made in _from_library(price, found.price_variants or ()))
 
 
 _LIBRARY_RATES: Final = {
@@ -310,27 +318,41 @@ _LIBRARY_RATES: Final = {
 _LIBRARY_TOOLS: Final = {"web_searches_kcount": "web_search", "storage_searches_kcount": "file_search"}
 
 
-def _from_library(price: Any, model: Any) -> ModelPrice | None:
-    amounts = {key: value for key, value in vars(price.prices).items() if value is not None}
+def _from_library(price: Any, variants: Sequence[Any]) -> Iterable[ModelPrice]:
+    """One price of the library, and the same for each tier that changes part of it."""
+    amounts = _amounts(price)
     if "input_mtok" not in amounts or "output_mtok" not in amounts:
-        return None  # charged by the hour, the page or the character: tokens would come out as free
+        return  # charged by the hour, the page or the character: tokens would come out as free
     constraint = getattr(price, "constraint", None)
-    starts = sorted({tier.start for value in amounts.values() for tier in getattr(value, "tiers", ())})
-    tiers = {
-        variant.when["service_tier"]: {**amounts, **{k: v for k, v in vars(variant.prices).items() if v is not None}}
-        for variant in model.price_variants or ()
-        if set(variant.when) == {"service_tier"} and variant.constraint is None
-    }
-    return ModelPrice(
+    start = getattr(constraint, "start_date", None)
+    made = ModelPrice(
         rates=_library_rates(amounts, 0),
-        long_prompts=tuple(
-            LongPrompt(above_input_tokens=start, rates=_library_rates(amounts, start + 1)) for start in starts
-        ),
-        service_tiers={name: _library_rates(varied, 0) for name, varied in tiers.items()} or None,
-        effective_from=getattr(constraint, "start_date", None),
+        long_prompts=_long_prompts(amounts),
+        effective_from=start,
         daily_from=_utc_time(getattr(constraint, "start_time", None)),
         daily_until=_utc_time(getattr(constraint, "end_time", None)),
     )
+    yield made
+    for variant in reversed(variants):  # with the library the first one counts, with us the last one
+        if set(variant.when) <= {"service_tier", "processing"} and len(variant.when) == 1:
+            (tier,) = variant.when.values()
+            varied = {**amounts, **_amounts(variant)}
+            starts = [day for day in (start, getattr(variant.constraint, "start_date", None)) if day is not None]
+            yield made.replace(
+                rates=_library_rates(varied, 0),
+                long_prompts=_long_prompts(varied),
+                service_tier=tier,
+                effective_from=max(starts, default=None),
+            )
+
+
+def _amounts(price: Any) -> dict[str, Any]:
+    return {key: value for key, value in vars(price.prices).items() if value is not None}
+
+
+def _long_prompts(amounts: Mapping[str, Any]) -> tuple[LongPrompt, ...]:
+    starts = sorted({tier.start for value in amounts.values() for tier in getattr(value, "tiers", ())})
+    return tuple(LongPrompt(above_input_tokens=start, rates=_library_rates(amounts, start + 1)) for start in starts)
 
 
 def _utc_time(clock: time | None) -> time | None:
@@ -347,4 +369,4 @@ def _library_rates(amounts: Mapping[str, Any], prompt_tokens: int) -> Rates:
 
     rates = {ours: amount(amounts[theirs]) for theirs, ours in _LIBRARY_RATES.items() if theirs in amounts}
     tools = {ours: amount(amounts[theirs]) for theirs, ours in _LIBRARY_TOOLS.items() if theirs in amounts}
-    return Rates(**rates, server_tools_per_thousand_usd=tools or None)  # type: ignore[arg-type]
+    return Rates(**rates, server_tools_per_thousand_usd=tools or None)

@@ -1,16 +1,17 @@
 """What must hold: the rules of the format, a check that names every breach, and a repair that says what it did.
 
     check(message), check(messages)     every breach, with its rule and its place; nothing is raised
-    repair(messages)                    a history that breaks no rule, made from one that may; the given one is untouched
+    repair(messages)                    a history that breaks no rule, made from one that may; what is given stays
 
-Each rule has an id, what it says, why, and where it comes from: a section of the format's specification, or this project.
-Rules about one message hold when it is complete; a message still streaming (PARTIAL) may break any of them. Rules about a
-session hold over the list, and what a PARTIAL message says counts for none of them. The one rule for maintainers: repair
-may leave out and may mark what it made up, but it never changes words.
+Each rule has an id, what it says, why, and where it comes from: a section of the format's specification, or this
+project. Rules about one message hold when it is complete; a message still streaming (PARTIAL) may break any of them.
+Rules about a session hold over the list, and what a PARTIAL message says counts for none of them. The one rule for
+maintainers: repair may leave out and may mark what it made up, but it never changes words.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Any, Final
@@ -40,6 +41,7 @@ from dragoman.message import (
     Usage,
     VideoBlock,
 )
+from dragoman.value import Value
 
 InputProblems = Callable[[str, dict[str, Any]], Sequence[str]]
 """Given a tool's name and an input: what is wrong with it. A tool that it does not know has no problems."""
@@ -231,7 +233,7 @@ _USER, _ASSISTANT, _SYSTEM, _TOOL = Role.USER, Role.ASSISTANT, Role.SYSTEM, Role
 _COMPLETE, _PARTIAL, _CANCELLED = MessageStatus.COMPLETE, MessageStatus.PARTIAL, MessageStatus.CANCELLED
 
 
-# --- check ---------------------------------------------------------------------------------------------------------------
+# --- check -----------------------------------------------------------------------------------------------------------
 
 
 def check(
@@ -268,9 +270,12 @@ def _check_message(message: Message, where: str, breaches: list[Breach], problem
                 continue
             if allowed is not None and kind not in allowed:
                 _report_foreign_block(block, message, where, breaches)
-            elif role is _ASSISTANT and isinstance(block, CALL):
-                if problems is not None or _is_tool_id(block.id) is None or "\0" in block.name:
-                    _check_call(block, message, where, breaches, problems)
+            elif (
+                role is _ASSISTANT
+                and isinstance(block, CALL)
+                and (problems is not None or _is_tool_id(block.id) is None or "\0" in block.name)
+            ):
+                _check_call(block, message, where, breaches, problems)
         if allowed is not None and not message.content and role is not _SYSTEM:
             breaches.append(Breach("content-not-empty", f"{where}.content", "no content", message.id))
     if (
@@ -358,7 +363,7 @@ def _check_names(message: Message, where: str, breaches: list[Breach]) -> None:
     for name in ("id", "session_id"):
         if "\0" in getattr(message, name):
             breaches.append(Breach("names-are-plain", f"{where}.{name}", "it holds a NUL", message.id))
-    for place in _nul_places(_plain_metadata(message.metadata), f"{where}.metadata"):
+    for place in _nul_places(message.metadata, f"{where}.metadata"):
         breaches.append(Breach("names-are-plain", place, "it holds a NUL", message.id))
 
 
@@ -380,21 +385,23 @@ def _may_hold_nul(metadata: MessageMetadata) -> bool:
     )
 
 
-def _plain_metadata(metadata: MessageMetadata) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(metadata.replace(provider_raw=None, unknown_fields=msgspec.UNSET))
-    return plain
-
-
 def _nul_places(value: Any, where: str) -> Iterable[str]:
     if isinstance(value, str):
         if "\0" in value:
             yield where
+    elif isinstance(value, Value):
+        for name in value.__struct_fields__:
+            if name not in _NOT_OURS_TO_READ:
+                yield from _nul_places(getattr(value, name), f"{where}.{name}")
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from _nul_places(item, f"{where}.{key}")
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from _nul_places(item, f"{where}[{index}]")
+
+
+_NOT_OURS_TO_READ: Final = ("provider_raw", "unknown_fields")
 
 
 def _check_session(messages: tuple[Message, ...], breaches: list[Breach]) -> None:
@@ -452,7 +459,7 @@ def _results(message: Message, *, partial: bool = False) -> Iterable[ToolResultB
                 yield block
 
 
-# --- repair --------------------------------------------------------------------------------------------------------------
+# --- repair ----------------------------------------------------------------------------------------------------------
 
 
 class Action(msgspec.Struct, frozen=True):
@@ -495,8 +502,6 @@ def _with_plain_names(message: Message, actions: list[Action]) -> Message:
         breaches.append(Breach("names-are-plain", "$.content", "a tool's name holds a NUL", message.id))
     if not breaches:
         return message
-    metadata = message.metadata
-    cleaned = msgspec.convert(_without_nul(_plain_metadata(metadata)), MessageMetadata)
     made = message.replace(
         id=message.id.replace("\0", ""),
         session_id=message.session_id.replace("\0", ""),
@@ -504,19 +509,22 @@ def _with_plain_names(message: Message, actions: list[Action]) -> Message:
             block.replace(name=block.name.replace("\0", "")) if isinstance(block, CALL) else block
             for block in message.content
         ),
-        metadata=cleaned.replace(provider_raw=metadata.provider_raw, unknown_fields=metadata.unknown_fields),
+        metadata=_without_nul(message.metadata),
     )
     actions.append(Action("names-are-plain", made.id, f"took the NUL out of {', '.join(b.where for b in breaches)}"))
     return made
 
 
 def _without_nul(value: Any) -> Any:
-    if isinstance(value, str):
+    if isinstance(value, str) and not isinstance(value, enum.Enum):
         return value.replace("\0", "")
+    if isinstance(value, Value):
+        names = [name for name in value.__struct_fields__ if name not in _NOT_OURS_TO_READ]
+        return value.replace(**{name: _without_nul(getattr(value, name)) for name in names})
     if isinstance(value, dict):
         return {key: _without_nul(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nul(item) for item in value]
+        return type(value)(_without_nul(item) for item in value)
     return value
 
 
@@ -615,9 +623,7 @@ def _tool_message(origin: Message, result: ToolResultBlock, index: int) -> Messa
         parent_tool_use_id=result.tool_use_id, user_id=origin.metadata.user_id, team_id=origin.metadata.team_id
     )
     made_id = _derived_id(origin, "result", str(index))
-    return origin.replace(
-        id=made_id, role=_TOOL, content=(result,), metadata=metadata, unknown_fields=msgspec.UNSET
-    )
+    return origin.replace(id=made_id, role=_TOOL, content=(result,), metadata=metadata, unknown_fields=msgspec.UNSET)
 
 
 def _with_answers(messages: list[Message], actions: list[Action]) -> list[Message]:
@@ -643,9 +649,7 @@ def _with_answers(messages: list[Message], actions: list[Action]) -> list[Messag
 _Place = tuple[int, str, bool]  # the message's position, the call's id, whether the message is still streaming
 
 
-def _with_call_ids(
-    messages: list[Message], actions: list[Action]
-) -> tuple[list[Message], dict[str, list[_Place]]]:
+def _with_call_ids(messages: list[Message], actions: list[Action]) -> tuple[list[Message], dict[str, list[_Place]]]:
     used = {call.id for message in messages if _is_partial(message) for _, call in _calls(message)}
     places: dict[str, list[_Place]] = {}
     made = []
@@ -700,11 +704,18 @@ def _placed(
             if call.id not in answers and call.id not in being_answered and position != last:
                 placed.append(_cancelled(message, call))
                 actions.append(Action("call-is-answered", message.id, f"answered the call {call.id!r} as cancelled"))
-    before = [message.id for message in messages if any(_results(message))]
-    after = [message.id for message in placed if message.id in set(before)]
-    if after != [message_id for message_id in before if message_id in set(after)]:
-        actions.append(Action("call-is-answered", placed[0].id, "moved results behind their calls"))
+    _report_moves(messages, placed, actions)
     return placed
+
+
+def _report_moves(before: list[Message], after: list[Message], actions: list[Action]) -> None:
+    kept, known = {message.id for message in after}, {message.id for message in before}
+    old_order = [message.id for message in before if message.id in kept]
+    new_order = [message.id for message in after if message.id in known]
+    for old, new in zip(old_order, new_order, strict=True):
+        if old != new:
+            actions.append(Action("call-is-answered", new, "moved: results stand right behind their calls"))
+            return
 
 
 def _cancelled(message: Message, call: Call) -> Message:

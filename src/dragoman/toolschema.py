@@ -3,10 +3,10 @@
     problems_of_tool(definition)          everything wrong with a definition, each with its JSON path
     Toolbox(definitions)                  tools that passed, by name; problems(name, input) for a call
 
-A tool outside the subset fails when it is registered, not in the middle of a conversation with the one provider that minds.
-Validation follows JSON Schema draft 7 and treats formats as assertions. Patterns run on an engine that takes linear time
-whatever the pattern is; what that engine cannot do (look-around, back-references) is refused with the schema. The one
-rule: a schema keyword that is not on the list is an error, never ignored.
+A tool outside the subset fails when it is registered, not in the middle of a conversation with the one provider that
+minds. Validation follows JSON Schema draft 7 and treats formats as assertions. Patterns run on an engine that takes
+linear time whatever the pattern is; what that engine cannot do (look-around, back-references) is refused with the
+schema. The one rule: a schema keyword that is not on the list is an error, never ignored.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _path(steps: Iterable[str | int]) -> str:
     )
 
 
-# --- the subset ----------------------------------------------------------------------------------------------------------
+# --- the subset ------------------------------------------------------------------------------------------------------
 
 
 def _problems_of_schema(schema: Any, where: str) -> Iterable[str]:

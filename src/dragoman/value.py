@@ -7,9 +7,10 @@
 Two values are equal exactly when their identities are the same bytes. That is stricter than Python's own equality (1 is
 not 1.0 is not true, and the order of keys counts), because those differences are visible to a model and to a reader.
 
-Reading has two paths. The fast one is msgspec's own decoder, which refuses anything it does not know; it is trusted only
-when encoding its result gives the same bytes again, which proves that no key was doubled and nothing was dropped. Every
-other text takes the careful path, which reads field by field. The one rule: the fast path may be slower, never laxer.
+Reading has two paths. The fast one is msgspec's own decoder, which refuses anything it does not know; it is trusted
+only when encoding its result gives the same bytes again, which proves that no key was doubled and nothing was dropped.
+Every other text takes the careful path, which reads field by field. The one rule: the fast path may be slower, never
+laxer.
 """
 
 from __future__ import annotations
@@ -248,7 +249,7 @@ def _read_member(members: tuple[Any, ...], data: bytes, where: str, found: Found
     return fallback(raw=RawJson(data))
 
 
-def _read_struct(cls: type[Any], data: bytes, where: str, found: Found) -> Any:
+def _read_struct(cls: type[msgspec.Struct], data: bytes, where: str, found: Found) -> Any:
     shape: dict[str, Raw] = _strictly(dict[str, Raw], data, where)
     fields = _fields_by_key(cls)
     known: dict[str, Any] = {}
@@ -312,7 +313,7 @@ def _is_open(hint: Any) -> bool:
     return False
 
 
-# --- parts of values ---------------------------------------------------------------------------------------------------
+# --- parts of values -------------------------------------------------------------------------------------------------
 
 
 class OpenEnum(enum.StrEnum):
@@ -366,10 +367,10 @@ def check_plain(value: Any, name: str, depth: int = MAX_DEPTH) -> None:
 
 __all__ = [
     "NOT_SO_FAST",
-    "NeedsCareError",
     "UNSET",
     "Found",
     "MadeByHand",
+    "NeedsCareError",
     "OpenEnum",
     "RawJson",
     "UnknownFields",

@@ -1,0 +1,93 @@
+# Everything is done with a few verbs; `make` alone lists them. Each one sets up .venv first if it has to.
+
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TYPED := src/dragoman $(if $(wildcard scripts/*.py),scripts)
+UV_VERSION := 0.13.7
+
+PYTEST_ARGS ?=
+PYTEST_PARALLEL ?= -n auto --maxprocesses 4 --dist worksteal
+RUN_ARGS ?= tour
+BENCH_ARGS ?=
+LOCK_ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check format bench docs lock clean
+
+help: ## List the verbs
+	@echo "make VERB, where VERB is one of"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv with everything that the other verbs need
+
+run: $(STAMP) ## Show what Dragoman does, in the terminal (RUN_ARGS="…" runs another command)
+	@$(BIN)/dragoman $(RUN_ARGS)
+
+test: check ## Run every check and every test (PYTEST_ARGS="-k name" for some of them)
+	$(BIN)/pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+
+check: $(STAMP) ## Check style, format, types and the floors
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(TYPED)
+	$(BIN)/lint-imports --no-logo
+
+format: $(STAMP) ## Format the code, and mend what can be mended without asking
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## Measure (BENCH_ARGS="…" is passed on)
+	$(BIN)/python -m benchmarks.format_bench $(BENCH_ARGS)
+
+# The builder's strict mode finds dead links in pages; a page that only the menu names it leaves as a link to its .md.
+docs: $(STAMP) ## Build the documentation into site/; a dead link is an error
+	rm -rf site
+	$(BIN)/zensical build --clean --strict
+	@if grep -rhoE 'href="\.[^":]*\.md[#"]' --include='*.html' site | sort -u | grep .; then \
+		echo "zensical.toml names these pages, and they do not exist." >&2; exit 1; fi
+
+# A pin stays where it is as long as pyproject.toml allows it; LOCK_ARGS=--upgrade moves them all.
+lock: ## Pin every dependency, with hashes, in requirements/ (LOCK_ARGS=--upgrade for newer ones)
+	@$(needs_python)
+	@tool=$$(mktemp -d) && trap 'rm -rf "$$tool"' EXIT && mkdir -p requirements && \
+	"$(PYTHON)" -m venv "$$tool" && "$$tool/bin/pip" install --quiet uv==$(UV_VERSION) && \
+	compile="$$tool/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes" && \
+	$$compile $(LOCK_ARGS) --custom-compile-command "make lock" --group dev --output-file requirements/dev.txt && \
+	$$compile $(LOCK_ARGS) --custom-compile-command "make lock" --constraint requirements/dev.txt \
+		--output-file requirements/run.txt
+
+clean: ## Remove everything that can be made again, .venv included
+	rm -rf $(VENV) site build dist .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# --- set-up ----------------------------------------------------------------------------------------------------------
+
+$(STAMP): pyproject.toml requirements/dev.txt
+	@$(needs_python)
+	@test -x $(BIN)/pip || { echo "Making $(VENV) with $(PYTHON)"; $(create_venv); }
+	$(BIN)/pip install --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+define needs_python
+"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	echo "Dragoman needs Python 3.11 or later, and $(or $(PYTHON),python3) is not that ($$($(or $(PYTHON),python3) --version 2>&1))."; \
+	echo "Install a newer one, or name it: make PYTHON=/path/to/python3.11 $(or $(MAKECMDGOALS),setup)"; exit 1; } >&2
+endef
+
+# Debian and Ubuntu keep ensurepip, which venv needs, in a package of its own.
+define create_venv
+"$(PYTHON)" -m venv --clear $(VENV) || { \
+	package="python$$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing $$package" && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$$package" && "$(PYTHON)" -m venv --clear $(VENV); \
+	else \
+		echo "$(PYTHON) cannot make a virtual environment. On Debian or Ubuntu: sudo apt-get install $$package" >&2; exit 1; \
+	fi; }
+endef

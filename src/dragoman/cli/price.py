@@ -1,0 +1,105 @@
+"""``dragoman price``: what a call of a model costs, line by line."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from dragoman import catalog, pricing
+from dragoman.errors import InputError
+from dragoman.message import TokenUsage
+from dragoman.pricing import Receipt
+
+
+def price(
+    model: str,
+    *,
+    input_tokens: int = 0,
+    output_tokens: int = 0,
+    cached_input_tokens: int = 0,
+    cache_write_tokens: int = 0,
+    cache_write_1h_tokens: int = 0,
+    reasoning_tokens: int = 0,
+    service_tier: str | None = None,
+    at: datetime | None = None,
+    prices: Path | None = None,
+) -> None:
+    """Print the receipt for a call of a model.
+
+    Parameters
+    ----------
+    model
+        An id like anthropic:claude-sonnet-4-6, or an alias like sonnet.
+    input_tokens
+        Prompt tokens that were neither read from nor written to a cache.
+    output_tokens
+        Tokens generated, reasoning included.
+    cached_input_tokens
+        Prompt tokens read from a cache.
+    cache_write_tokens
+        Prompt tokens written to a cache for five minutes.
+    cache_write_1h_tokens
+        Prompt tokens written to a cache for an hour.
+    reasoning_tokens
+        The part of the output that was reasoning.
+    service_tier
+        The tier that was served, such as priority or flex.
+    at
+        The time whose prices to charge. Without it: now.
+    prices
+        A YAML or JSON file of prices that goes over the built-in table.
+    """
+    usage = TokenUsage(
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_input_tokens=cached_input_tokens,
+        cache_creation_input_tokens=cache_write_tokens + cache_write_1h_tokens,
+        cache_creation_1h_input_tokens=cache_write_1h_tokens,
+        reasoning_tokens=reasoning_tokens,
+        service_tier=service_tier,
+    )
+    moment = at or datetime.now(UTC)
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    rows = catalog.builtin()
+    made = pricing.receipt(price_table(prices), rows.model(model).id, usage, moment)
+    Console().print(receipt_table(made))
+
+
+def price_table(overlay: Path | None = None) -> pricing.PriceTable:
+    """The built-in prices, an explicit zero for what runs locally, and the user's file over both."""
+    rows = catalog.builtin()
+    table = pricing.library_prices(rows.price_names, rows.is_free)
+    return table if overlay is None else table.overlaid(pricing.prices_from(_mapping_from(overlay)))
+
+
+def _mapping_from(file: Path) -> dict[str, object]:
+    import yaml  # noqa: PLC0415
+
+    try:
+        mapping = yaml.safe_load(file.read_text("utf-8"))  # JSON is YAML too
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", where=str(file)) from None
+    except yaml.YAMLError as error:
+        raise InputError(f"not YAML ({error})", where=str(file)) from None
+    if not isinstance(mapping, dict):
+        raise InputError("not a price file: it has no pricing_version and models", where=str(file))
+    return mapping
+
+
+def receipt_table(receipt: Receipt) -> Table:
+    """A receipt for people."""
+    title = f"{receipt.model}, {receipt.tier}, prices {receipt.pricing_version}"
+    table = Table(
+        "bucket", "quantity", "rate (USD)", "amount (USD)", title=title, title_justify="left", show_footer=True
+    )
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for line in receipt.lines:
+        per = "million" if line.per == int(pricing.MILLION) else "thousand"
+        table.add_row(line.bucket, f"{line.quantity:,}", f"{line.rate_usd} / {per}", str(line.amount_usd))
+    table.columns[0].footer = "total"
+    table.columns[3].footer = str(receipt.total_usd)
+    return table

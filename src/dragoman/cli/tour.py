@@ -1,0 +1,179 @@
+"""``dragoman tour``: the format at work on an example conversation. Everything printed is computed on the spot."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.syntax import Syntax
+
+import dragoman
+from dragoman import catalog, pricing
+from dragoman.cli.price import price_table, receipt_table
+from dragoman.event import StreamEvent, ToolUseInputDelta, ToolUseStart
+from dragoman.ids import ToolIds, UlidSource
+from dragoman.message import (
+    Message,
+    MessageMetadata,
+    Role,
+    RoutingDecisionRecord,
+    RoutingMode,
+    TextBlock,
+    ThinkingBlock,
+    TokenUsage,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+
+_MODEL = "anthropic:claude-sonnet-4-6"
+_MOMENT = datetime(2026, 5, 8, 9, 30, tzinfo=UTC)
+
+
+def tour() -> None:
+    """Show the format at work on an example conversation.
+
+    Six short stops: a conversation, one message as it is stored, a block from the future, a broken history and its
+    repair, a stream that was cut in the middle of a tool call, and the receipt. Needs no key and no network.
+    """
+    console = Console()
+    messages = example_conversation()
+    _show_conversation(console, messages)
+    _show_stored(console, messages[1])
+    _show_future(console, messages[0])
+    _show_repair(console, messages)
+    _show_cut_stream(console)
+    _show_receipt(console, messages[1])
+
+
+def example_conversation() -> tuple[Message, ...]:
+    """A question, a tool call, its result and the answer: the specification's own example."""
+    moments = iter(range(10))
+    ids = UlidSource(
+        clock_ms=lambda: int(_MOMENT.timestamp() * 1000),
+        randomness=lambda: 0x5EED,  # fixed, so that the tour is the same every time
+    )
+    session_id = f"sess_{ids.next()}"
+    call_id = ids.next_tool_id()
+    usage = pricing.priced(price_table(), _MODEL, TokenUsage(input_tokens=8, output_tokens=42), _MOMENT, latency_ms=820)
+    spoken = MessageMetadata(
+        model=_MODEL,
+        provider="anthropic",
+        routing=RoutingDecisionRecord(RoutingMode.DEFAULT, _MODEL, "workspace default"),
+        usage=usage,
+    )
+
+    def message(role: Role, *blocks: dragoman.ContentBlock, metadata: MessageMetadata | None = None) -> Message:
+        when = _MOMENT + timedelta(seconds=next(moments))
+        return Message(ids.next(), session_id, role, blocks, metadata or MessageMetadata(), when)
+
+    return (
+        message(Role.USER, TextBlock("Summarize README.md")),
+        message(
+            Role.ASSISTANT,
+            ThinkingBlock("The user wants a summary, so I need the file.", signature="EqQBCgIYAhIM…"),
+            TextBlock("I'll read the file."),
+            ToolUseBlock(call_id, "read_file", {"path": "README.md"}),
+            metadata=spoken,
+        ),
+        message(
+            Role.TOOL,
+            ToolResultBlock(call_id, (TextBlock("# Project Foo\n\nA tool for…"),)),
+            metadata=MessageMetadata(parent_tool_use_id=call_id),
+        ),
+        message(Role.ASSISTANT, TextBlock("The README describes Project Foo, a tool for…"), metadata=spoken),
+    )
+
+
+def _stop(console: Console, title: str, text: str) -> None:
+    console.print()
+    console.rule(f"[bold]{title}[/bold]", align="left")
+    console.print(escape(text), highlight=False)
+
+
+def _show_conversation(console: Console, messages: tuple[Message, ...]) -> None:
+    _stop(console, "1. A conversation", "A message is a role and an ordered list of typed blocks. So are tool results.")
+    for message in messages:
+        blocks = "\n".join(f"[dim]{block.type:>12}[/dim]  {escape(_glance(block))}" for block in message.content)
+        console.print(Panel(blocks, title=message.role.value, title_align="left", expand=False))
+
+
+def _glance(block: dragoman.ContentBlock) -> str:
+    match block:
+        case TextBlock() | ThinkingBlock():
+            return block.text
+        case ToolUseBlock():
+            return f"{block.name}({', '.join(f'{key}={value!r}' for key, value in block.input.items())})"
+        case ToolResultBlock(content=content):
+            return " ".join(_glance(inner) for inner in content).replace("\n", "↵")
+        case _:
+            return ""
+
+
+def _show_stored(console: Console, message: Message) -> None:
+    data = dragoman.encode(message)
+    _stop(
+        console,
+        "2. As it is stored",
+        "The same bytes on every machine, so it can be hashed, deduplicated and compared.",
+    )
+    console.print(Syntax(msgspec.json.format(data, indent=2).decode(), "json", word_wrap=True))
+    console.print(f"{len(data)} bytes; content hash {dragoman.content_hash(message)[:16]}…", highlight=False)
+
+
+def _show_future(console: Console, message: Message) -> None:
+    _stop(
+        console, "3. A block from the future", "A newer version added a block type. This one keeps it, byte for byte."
+    )
+    hologram = b'{"type":"hologram","frames": [1e2]}'
+    newer = dragoman.encode(message).replace(b'"content":[', b'"content":[' + hologram + b",")
+    logging.getLogger("dragoman").setLevel(logging.ERROR)  # the warning would stand in the middle of the tour
+    read = dragoman.decode(newer)
+    console.print(f"read as    {escape(repr(read.content[0]))}", highlight=False)
+    console.print(f"unchanged  {dragoman.encode(read) == newer}")
+
+
+def _show_repair(console: Console, messages: tuple[Message, ...]) -> None:
+    _stop(
+        console,
+        "4. A broken history",
+        "The tool's result is lost: a provider would refuse this session for ever. What is stored stays as it is;\n"
+        "what a model is shown is repaired.",
+    )
+    broken = (*messages[:2], messages[3])
+    for breach in dragoman.check(broken):
+        console.print(f"[red]{breach.rule}[/red]  {escape(breach.where)}  {escape(breach.what)}", highlight=False)
+    repaired = dragoman.repair(broken)
+    for action in repaired.actions:
+        console.print(f"[green]repaired[/green]  {escape(action.what)}", highlight=False)
+    console.print(f"breaches left: {len(dragoman.check(repaired.messages))}")
+
+
+def _show_cut_stream(console: Console) -> None:
+    _stop(console, "5. A stream cut in a tool call", 'The connection broke after {"target":"all","dry_. Nothing runs.')
+    events: tuple[StreamEvent, ...] = (
+        ToolUseStart(0, "tu_01KR3V1C00000000000000000A", "delete_records"),
+        ToolUseInputDelta(0, '{"target":"all","dry_'),
+    )
+    reply = dragoman.fold(events)
+    console.print(f"stop reason  {reply.stop_reason.value}, fault {reply.fault.code if reply.fault else None}")
+    console.print(f"block        {escape(repr(reply.content[0]))}", highlight=False)
+
+
+def _show_receipt(console: Console, message: Message) -> None:
+    rows = catalog.builtin()
+    call = next(block for block in message.content if isinstance(block, ToolUseBlock))
+    _stop(
+        console,
+        "6. The receipt, and a swap",
+        "Priced from a dated table, exactly. Each provider gets the call's id as it likes it.",
+    )
+    usage = TokenUsage(input_tokens=8, output_tokens=42)
+    made = pricing.receipt(price_table(), _MODEL, usage, _MOMENT)
+    console.print(receipt_table(made))
+    ids = ToolIds()
+    for key in ("anthropic", "openai", "mistral"):
+        console.print(f"{key:>10}  {ids.theirs(key, call.id, rows.provider(key).tool_ids)}", highlight=False)

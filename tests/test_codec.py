@@ -1,0 +1,364 @@
+"""How a message is written down and read back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dragoman
+from dragoman.errors import FormatError, InputError, JsonError
+from dragoman.message import (
+    ImageBlock,
+    ImageSource,
+    Message,
+    MessageMetadata,
+    OpaqueBlock,
+    Role,
+    RoutingDecisionRecord,
+    RoutingMode,
+    TextBlock,
+    ToolUseBlock,
+    UnknownBlock,
+    Usage,
+)
+from tests import strategies
+
+NOW = datetime(2026, 5, 8, 12, 30, 15, 250_000, tzinfo=UTC)
+HELLO = Message("01HZ001", "sess_42", Role.USER, (TextBlock("What's a ULID?"),), MessageMetadata(), NOW)
+HELLO_JSON = (
+    b'{"id":"01HZ001","session_id":"sess_42","role":"user","content":[{"type":"text","text":"What\'s a ULID?"}],'
+    b'"metadata":{},"created_at":"2026-05-08T12:30:15.250000Z","schema_version":1}'
+)
+
+
+def test_the_json_of_a_message_is_the_documented_one() -> None:
+    assert dragoman.encode(HELLO) == HELLO_JSON
+    assert dragoman.decode(HELLO_JSON) == HELLO
+
+
+@given(strategies.messages)
+def test_decoding_what_was_encoded_gives_the_message_back(message: Message) -> None:
+    data = dragoman.encode(message)
+    again = dragoman.decode(data)
+    assert again == message
+    assert again.metadata.provider_raw == message.metadata.provider_raw
+    assert dragoman.encode(again) == data
+
+
+@given(strategies.messages)
+def test_encoded_messages_are_json_to_everyone(message: Message) -> None:
+    assert json.loads(dragoman.encode(message))["role"] == message.role
+
+
+@given(strategies.messages, strategies.messages)
+def test_equal_messages_have_equal_bytes_and_hashes_and_others_have_not(one: Message, other: Message) -> None:
+    bare = [m.replace(metadata=m.metadata.replace(provider_raw=None)) for m in (one, other)]
+    for a, b in [(one, dragoman.decode(dragoman.encode(one))), (one, other), (bare[0], bare[1])]:
+        assert (a == b) == (dragoman.message_hash(a) == dragoman.message_hash(b))
+        if a == b:
+            assert hash(a) == hash(b)
+            assert dragoman.content_hash(a) == dragoman.content_hash(b)
+
+
+@given(strategies.messages, strategies.raws, strategies.raws)
+def test_provider_raw_counts_in_no_comparison(message: Message, ours: dict | None, theirs: dict | None) -> None:
+    def with_raw(raw: dict | None) -> Message:
+        blocks = (TextBlock("x", provider_raw=raw), *message.content)
+        return message.replace(content=blocks, metadata=message.metadata.replace(provider_raw=raw))
+
+    one, other = with_raw(ours), with_raw(theirs)
+    assert one == other
+    assert hash(one) == hash(other)
+    assert dragoman.content_hash(one) == dragoman.content_hash(other)
+    assert dragoman.message_hash(one) == dragoman.message_hash(other)
+    assert dragoman.decode(dragoman.encode(one)).content[0].provider_raw == ours
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [({"a": 1}, {"a": 1.0}), ({"a": 1}, {"a": True}), ({"a": 0.0}, {"a": -0.0}), ({"a": 1, "b": 2}, {"b": 2, "a": 1})],
+)
+def test_inputs_that_a_model_would_see_differently_are_different(one: dict, other: dict) -> None:
+    assert ToolUseBlock("tu_1", "f", one) != ToolUseBlock("tu_1", "f", other)
+
+
+def test_hashes_are_the_same_in_another_process() -> None:
+    script = (
+        "import sys, dragoman; m = dragoman.decode(sys.stdin.buffer.read());"
+        "print(dragoman.content_hash(m), dragoman.message_hash(m))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], input=HELLO_JSON, capture_output=True, check=True)
+    assert done.stdout.split() == [dragoman.content_hash(HELLO).encode(), dragoman.message_hash(HELLO).encode()]
+
+
+def test_hashes_are_sha_256_of_the_documented_bytes() -> None:
+    spoken = b'{"role":"user","content":[{"type":"text","text":"What\'s a ULID?"}]}'
+    assert dragoman.content_hash(HELLO) == hashlib.sha256(spoken).hexdigest()
+    assert dragoman.message_hash(HELLO) == hashlib.sha256(HELLO_JSON).hexdigest()
+
+
+def test_the_content_hash_is_of_the_words_and_not_of_the_place() -> None:
+    elsewhere = HELLO.replace(id="01HZ009", session_id="sess_1", created_at=NOW + timedelta(days=1))
+    assert dragoman.content_hash(elsewhere) == dragoman.content_hash(HELLO)
+    assert dragoman.message_hash(elsewhere) != dragoman.message_hash(HELLO)
+    assert dragoman.content_hash(HELLO.replace(role=Role.SYSTEM)) != dragoman.content_hash(HELLO)
+
+
+@pytest.mark.parametrize(
+    ("when", "text"),
+    [
+        (datetime(2026, 5, 8, tzinfo=UTC), "2026-05-08T00:00:00.000000Z"),
+        (datetime(2026, 5, 8, 1, 2, 3, 4, tzinfo=UTC), "2026-05-08T01:02:03.000004Z"),
+        (datetime(2026, 5, 8, 1, 0, tzinfo=timezone(timedelta(hours=2))), "2026-05-07T23:00:00.000000Z"),
+    ],
+)
+def test_times_are_written_in_utc_with_six_digits(when: datetime, text: str) -> None:
+    tricky = MessageMetadata(extra={"created_at": "2020-01-01T00:00:00Z", '"created_at":"': 1})
+    message = HELLO.replace(created_at=when, metadata=tricky)
+    data = dragoman.encode(message)
+    assert json.loads(data)["created_at"] == text
+    assert dragoman.decode(data).created_at == when
+    assert dragoman.decode(data).metadata == tricky
+
+
+def test_a_time_without_a_zone_is_refused() -> None:
+    with pytest.raises(ValueError, match="time zone"):
+        HELLO.replace(created_at=datetime(2026, 5, 8))  # noqa: DTZ001
+    with pytest.raises(FormatError, match=r"\$\.created_at"):
+        dragoman.decode(HELLO_JSON.replace(b".250000Z", b""))
+
+
+@pytest.mark.parametrize("text", ["2026-02-30T00:00:00Z", "10000-01-01T00:00:00Z", "infinity", "2026-05-08T23:59:60Z"])
+def test_a_time_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(FormatError, match=r"\$\.created_at"):
+        dragoman.decode(HELLO_JSON.replace(b"2026-05-08T12:30:15.250000Z", text.encode()))
+
+
+def test_money_is_a_text_and_survives_to_the_last_digit() -> None:
+    cost = Decimal("0.0000000000000000000000000001234567890123456789")
+    usage = Usage(input_tokens=1, output_tokens=1, cost_usd=cost, pricing_version="v", latency_ms=1)
+    message = HELLO.replace(metadata=MessageMetadata(usage=usage))
+    assert json.loads(dragoman.encode(message))["metadata"]["usage"]["cost_usd"] == str(cost)
+    assert dragoman.decode(dragoman.encode(message)).metadata.usage.cost_usd == cost
+
+
+@pytest.mark.parametrize("amount", ["NaN", "Infinity", "-Infinity", "sNaN"])
+def test_a_cost_that_is_no_amount_is_refused(amount: str) -> None:
+    with pytest.raises(ValueError, match="not an amount"):
+        Usage(input_tokens=1, output_tokens=1, cost_usd=Decimal(amount), pricing_version="v", latency_ms=1)
+    usage = (
+        f'{{"usage":{{"input_tokens":1,"output_tokens":1,"cost_usd":"{amount}","pricing_version":"v","latency_ms":1}}}}'
+    )
+    with pytest.raises(FormatError, match="cost_usd"):
+        dragoman.decode(HELLO_JSON.replace(b'"metadata":{}', b'"metadata":' + usage.encode()))
+
+
+# --- what a newer version added --------------------------------------------------------------------------------------
+
+
+NEWER = (
+    b'{"id":"01HZ001","session_id":"sess_42","role":"critic","content":['
+    b'{"type":"hologram","frames": [1e2, 1.0],"\\u00e9": null},'
+    b'{"type":"text","text":"hi","mood":{ "is" : "good" }},'
+    b'{"type":"tool_result","tool_use_id":"tu_1","content":[{"type":"smell"}]}],'
+    b'"metadata":{"usage":{"input_tokens":1,"output_tokens":2,"cost_usd":"0","pricing_version":"v","latency_ms":1,'
+    b'"joules":1E1},"weather":["rain" ]},'
+    b'"created_at":"2026-05-08T12:30:15.250000Z","schema_version":1,"thread":{"a" : 1}}'
+)
+
+
+def test_everything_unknown_survives_with_its_bytes(caplog: pytest.LogCaptureFixture) -> None:
+    message = dragoman.decode(NEWER)
+    assert isinstance(message.content[0], UnknownBlock)
+    assert message.content[0].type == "hologram"
+    assert message.content[1].text == "hi"
+    assert message.role == "critic"
+    assert dragoman.encode(message) == NEWER
+    assert dragoman.decode(dragoman.encode(message)) == message
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 2  # one for each reading
+
+
+def test_one_warning_names_every_unknown_place(caplog: pytest.LogCaptureFixture) -> None:
+    dragoman.decode(NEWER)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.message_id == "01HZ001"
+    assert record.session_id == "sess_42"
+    assert record.places == (
+        "$.role (role 'critic')",
+        "$.content[0] (block of type 'hologram')",
+        "$.content[1].mood",
+        "$.content[2].content[0] (block of type 'smell')",
+        "$.metadata.usage.joules",
+        "$.metadata.weather",
+        "$.thread",
+    )
+
+
+def test_what_is_known_can_be_changed_and_the_unknown_stays() -> None:
+    message = dragoman.decode(NEWER)
+    text = message.content[1].replace(text="changed")
+    data = dragoman.encode(message.replace(content=(message.content[0], text)))
+    assert b'{"type":"hologram","frames": [1e2, 1.0],"\\u00e9": null}' in data
+    assert b'{"type":"text","text":"changed","mood":{ "is" : "good" }}' in data
+    assert data.endswith(b'"thread":{"a" : 1}}')
+
+
+def test_known_messages_are_read_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    dragoman.decode(HELLO_JSON)
+    dragoman.decode(json.dumps(json.loads(HELLO_JSON), indent=4))
+    assert caplog.records == []
+
+
+def test_a_role_of_a_newer_version_is_kept_but_cannot_be_made() -> None:
+    assert dragoman.decode(HELLO_JSON.replace(b'"user"', b'"critic"')).role == "critic"
+    with pytest.raises(ValueError, match="critic"):
+        Role("critic")
+
+
+# --- what is known and wrong -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("find", "put", "where"),
+    [
+        (b'"text":"What\'s a ULID?"', b'"text":5', "$.content[0].text"),
+        (b',"text":"What\'s a ULID?"', b"", "$.content[0]"),
+        (b'"type":"text",', b"", "$.content[0].type"),
+        (b'"type":"text",', b'"type":5,', "$.content[0].type"),
+        (b'{"type":"text","text":"What\'s a ULID?"}', b"7", "$.content[0]"),
+        (b'[{"type":"text","text":"What\'s a ULID?"}]', b'"hi"', "$.content"),
+        (b'"role":"user"', b'"role":7', "$.role"),
+        (b'"metadata":{}', b'"metadata":{"status":"done"}', "$.metadata.status"),
+        (b'"metadata":{}', b'"metadata":{"usage":{"input_tokens":"8"}}', "$.metadata.usage.input_tokens"),
+        (b'"metadata":{}', b'"metadata":[]', "$.metadata"),
+        (b'"id":"01HZ001",', b"", "$"),
+        (b'"schema_version":1', b'"schema_version":"1"', "$.schema_version"),
+        (b'"schema_version":1', b'"schema_version":true', "$.schema_version"),
+        (
+            b'"type":"text","text":"What\'s a ULID?"',
+            b'"type":"image","media_type":"image/png","source":{"kind":"fax","data":""}',
+            "$.content[0].source.kind",
+        ),
+    ],
+)
+def test_a_malformed_known_part_is_an_error_that_names_its_place(find: bytes, put: bytes, where: str) -> None:
+    assert find in HELLO_JSON
+    with pytest.raises(FormatError) as caught:
+        dragoman.decode(HELLO_JSON.replace(find, put))
+    assert caught.value.where == where
+    assert caught.value.code == "invalid_message"
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b'"hi"', b"null", b"7", HELLO_JSON[:-1], HELLO_JSON + b"x", b"\xff"])
+def test_what_is_no_message_is_refused(text: bytes) -> None:
+    with pytest.raises(InputError):
+        dragoman.decode(text)
+
+
+def test_two_equal_keys_are_refused_wherever_they_are() -> None:
+    for find, put in [
+        (b'"id":"01HZ001"', b'"id":"01HZ001","id":"01HZ002"'),
+        (b'"text":"What', b'"text":"x","text":"What'),
+        (b'"metadata":{}', b'"metadata":{"extra":{"a":1,"a":2}}'),
+        (b'"metadata":{}', b'"metadata":{"weather":{"a":1,"a":2}}'),
+    ]:
+        with pytest.raises(JsonError) as caught:
+            dragoman.decode(HELLO_JSON.replace(find, put))
+        assert caught.value.code == "duplicate_key"
+
+
+@given(st.data())
+def test_no_text_makes_decode_fail_in_any_other_way(data: st.DataObject) -> None:
+    text = bytearray(data.draw(st.sampled_from([HELLO_JSON, NEWER])))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(text) - 1))
+        text[place : place + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=3))
+    try:
+        dragoman.decode(bytes(text))
+    except InputError as error:
+        assert str(error)  # noqa: PT017
+
+
+def test_a_lone_surrogate_cannot_be_written() -> None:
+    with pytest.raises(FormatError) as caught:
+        dragoman.encode(HELLO.replace(content=(TextBlock("\ud800"),)))
+    assert caught.value.code == "invalid_unicode"
+
+
+def test_every_naughty_string_survives(suites: Path) -> None:
+    strings = json.loads((suites / "blns.json").read_text("utf-8"))
+    assert len(strings) == 515
+    for text in strings:
+        message = HELLO.replace(content=(TextBlock(text), ToolUseBlock("tu_1", text, {"x": [text]})))
+        again = dragoman.decode(dragoman.encode(message))
+        assert again.content[0].text == text
+        assert again.content[1].input == {"x": [text]}
+        assert dragoman.encode(again) == dragoman.encode(message)
+
+
+# --- values made by hand ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"a": float("nan")}, "nan is not JSON"),
+        ({"a": [float("inf")]}, "inf is not JSON"),
+        ({"a": 2**64}, "does not fit 64 bits"),
+        ({"a": {"b": -(2**63) - 1}}, "does not fit 64 bits"),
+        ({1: 2}, "the key 1"),
+        ({"a\0": 2}, "the key"),
+        ({"a": {1, 2}}, "set is not JSON"),
+        ({"a": NOW}, "datetime is not JSON"),
+    ],
+)
+def test_an_input_that_json_cannot_say_cannot_be_made(value: dict, reason: str) -> None:
+    for make in (
+        lambda: ToolUseBlock("tu_1", "f", value),
+        lambda: OpaqueBlock("anthropic", value),
+        lambda: MessageMetadata(extra=value),
+        lambda: ToolUseBlock("tu_1", "f", {}).replace(input=value),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            make()
+
+
+def test_an_input_may_be_64_levels_deep_and_no_deeper() -> None:
+    def nested(levels: int) -> dict:
+        value: dict = {}
+        for _ in range(levels - 1):
+            value = {"a": value}
+        return value
+
+    block = ToolUseBlock("tu_1", "f", nested(64))
+    assert block.input["a"]["a"]["a"]
+    with pytest.raises(ValueError, match="deeper than 64"):
+        ToolUseBlock("tu_1", "f", nested(65))
+
+
+def test_values_are_frozen_and_lists_become_tuples() -> None:
+    message = HELLO.replace(content=[TextBlock("a"), ImageBlock(ImageSource("url", "x"), "image/png")])
+    assert isinstance(message.content, tuple)
+    assert isinstance(
+        RoutingDecisionRecord(RoutingMode.RULE, "m", "r", alternatives_considered=["x"]).alternatives_considered, tuple
+    )
+    with pytest.raises(AttributeError):
+        message.role = Role.TOOL  # type: ignore[misc]
+    assert {message: 1}[message] == 1
+
+
+@pytest.mark.parametrize("confidence", [-0.1, 1.1, float("nan")])
+def test_a_confidence_outside_its_range_is_refused(confidence: float) -> None:
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        RoutingDecisionRecord(RoutingMode.PATTERN, "m", "r", confidence=confidence)

@@ -1,0 +1,240 @@
+"""How an answer arrives."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dragoman
+from dragoman.event import (
+    BlockComplete,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+    fold,
+    unfold,
+)
+from dragoman.exchange import Fault, Reply, StopReason
+from dragoman.message import InvalidToolUseBlock, TextBlock, ThinkingBlock, TokenUsage, ToolUseBlock
+from tests import strategies
+
+END = MessageComplete(StopReason.END_TURN)
+CALL = (ToolUseStart(0, "tu_1", "f"), ToolUseInputDelta(0, '{"a"'), ToolUseInputDelta(0, ":1}"), ToolUseEnd(0))
+
+
+def test_the_events_have_the_names_of_the_specification() -> None:
+    names = {kind.__struct_config__.tag for kind in get_args(StreamEvent)}
+    specified = {
+        "text_delta",
+        "tool_use_start",
+        "tool_use_input_delta",
+        "tool_use_end",
+        "thinking_delta",
+        "message_complete",
+        "usage_update",
+        "error",
+    }
+    assert names == specified | {"message_start", "block_complete"}
+
+
+@given(strategies.replies)
+def test_folding_what_was_unfolded_gives_the_reply_back(reply: Reply) -> None:
+    again = fold(unfold(reply))
+    assert again == reply
+    assert again.provider_raw == reply.provider_raw
+    assert [getattr(b, "provider_raw", None) for b in again.content] == [
+        getattr(b, "provider_raw", None) for b in reply.content
+    ]
+
+
+@given(strategies.replies, st.data())
+def test_a_stream_that_ends_early_never_folds_to_a_finished_reply(reply: Reply, data: st.DataObject) -> None:
+    events = unfold(reply)
+    cut = fold(events[: data.draw(st.integers(0, len(events) - 1))])
+    assert cut.fault is not None
+    assert cut.stop_reason is StopReason.ERROR
+
+
+def event_lists() -> st.SearchStrategy[list[Any]]:
+    index = st.integers(0, 2)
+    return st.lists(
+        st.one_of(
+            st.builds(MessageStart, strategies.optional_words),
+            st.builds(TextDelta, index, strategies.texts),
+            st.builds(ThinkingDelta, index, strategies.texts, strategies.optional_words),
+            st.builds(ToolUseStart, index, strategies.tool_ids, strategies.words),
+            st.builds(ToolUseInputDelta, index, st.sampled_from(["{", "}", '"a":1', "[1]", "", "NaN"])),
+            st.builds(ToolUseEnd, index),
+            st.builds(BlockComplete, index, strategies.blocks()),
+            st.builds(UsageUpdate, strategies.token_usages),
+            st.builds(MessageComplete, st.sampled_from(StopReason)),
+            st.builds(StreamError, strategies.faults),
+        ),
+        max_size=12,
+    )
+
+
+@given(event_lists())
+def test_any_events_fold_to_a_reply_that_says_truly_whether_it_is_finished(events: list[Any]) -> None:
+    reply = fold(events)
+    ended = any(isinstance(event, MessageComplete) for event in events)
+    assert reply.fault is not None or ended
+    said = {kind: "".join(e.text for e in events if type(e) is kind) for kind in (TextDelta, ThinkingDelta)}
+    for block in reply.content:
+        if isinstance(block, ToolUseBlock):
+            assert any(isinstance(event, ToolUseEnd | BlockComplete) for event in events)
+        if isinstance(block, TextBlock) and not any(isinstance(event, BlockComplete) for event in events):
+            assert set(block.text) <= set(said[TextDelta])
+
+
+def test_interleaved_blocks_are_put_together_by_their_index() -> None:
+    reply = fold(
+        [
+            MessageStart("m"),
+            ThinkingDelta(0, "hm"),
+            TextDelta(1, "He"),
+            ToolUseStart(2, "tu_1", "f"),
+            ToolUseStart(3, "tu_2", "g"),
+            ToolUseInputDelta(3, '{"b":'),
+            ToolUseInputDelta(2, '{"a":1}'),
+            TextDelta(1, "llo"),
+            ThinkingDelta(0, "m", "signed"),
+            ToolUseInputDelta(3, "2}"),
+            ToolUseEnd(2),
+            ToolUseEnd(3),
+            UsageUpdate(TokenUsage(input_tokens=1, output_tokens=2)),
+            MessageComplete(StopReason.TOOL_USE),
+            UsageUpdate(TokenUsage(input_tokens=1, output_tokens=9)),
+        ]
+    )
+    assert reply == Reply(
+        content=(
+            ThinkingBlock("hmm", "signed"),
+            TextBlock("Hello"),
+            ToolUseBlock("tu_1", "f", {"a": 1}),
+            ToolUseBlock("tu_2", "g", {"b": 2}),
+        ),
+        stop_reason=StopReason.TOOL_USE,
+        usage=TokenUsage(input_tokens=1, output_tokens=9),
+        model="m",
+    )
+
+
+def fault_of(*events: StreamEvent) -> tuple[str, Reply]:
+    reply = fold(events)
+    assert reply.fault is not None
+    assert reply.stop_reason is StopReason.ERROR
+    return reply.fault.code, reply
+
+
+def test_no_end_is_an_incomplete_stream_and_the_text_is_kept() -> None:
+    code, reply = fault_of(TextDelta(0, "so far"))
+    assert code == "stream_incomplete"
+    assert reply.fault.retryable
+    assert reply.content == (TextBlock("so far"),)
+    assert fault_of()[0] == "stream_incomplete"
+
+
+def test_an_error_ends_the_reply_and_nothing_after_it_is_trusted() -> None:
+    fault = Fault(code="overloaded", message="busy", retryable=True)
+    reply = fold([TextDelta(0, "a"), StreamError(fault, {"tail": "x"}), TextDelta(0, "b"), END])
+    assert reply.content == (TextBlock("a"),)
+    assert reply.fault == fault
+    assert reply.provider_raw == {"tail": "x"}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [ToolUseInputDelta(0, "{}")],
+        [ToolUseEnd(0)],
+        [*CALL, ToolUseEnd(0)],
+        [*CALL, ToolUseInputDelta(0, "{}")],
+        [*CALL, TextDelta(0, "x")],
+        [*CALL, CALL[0]],
+        [TextDelta(0, "x"), ThinkingDelta(0, "y")],
+        [TextDelta(0, "x"), ToolUseStart(0, "tu_1", "f")],
+        [TextDelta(0, "x"), BlockComplete(0, TextBlock("y"))],
+        [MessageStart("m"), MessageStart("m")],
+    ],
+)
+def test_events_out_of_order_are_a_violation_even_if_the_end_comes(events: list[Any]) -> None:
+    code, reply = fault_of(TextDelta(9, "kept"), *events, END)
+    assert code == "protocol_violation"
+    assert TextBlock("kept") in reply.content
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"target":"all","dry_',
+        "[1]",
+        "null",
+        '"x"',
+        '{"a":1,"a":2}',
+        '{"x":NaN}',
+        '{"x":1e400}',
+        "{} {}",
+        "{'a':1}",
+        '{"a\\u0000":1}',
+    ],
+)
+def test_an_input_that_is_no_object_is_kept_marked_and_never_a_call(text: str) -> None:
+    code, reply = fault_of(CALL[0], ToolUseInputDelta(0, text), ToolUseEnd(0), MessageComplete(StopReason.TOOL_USE))
+    assert code == "tool_input_invalid"
+    (block,) = reply.content
+    assert isinstance(block, InvalidToolUseBlock)
+    assert block.input_text == text
+    assert block.reason
+
+
+@pytest.mark.parametrize("end", [(), (ToolUseEnd(0),)])
+def test_a_call_cut_by_the_output_limit_is_truncated(end: tuple[StreamEvent, ...]) -> None:
+    code, reply = fault_of(*CALL[:2], *end, MessageComplete(StopReason.MAX_TOKENS))
+    assert code == "tool_input_truncated"
+    assert reply.content[0].input_text == '{"a"'
+
+
+def test_a_call_that_never_ended_is_truncated_although_the_message_ended() -> None:
+    code, reply = fault_of(*CALL[:3], MessageComplete(StopReason.TOOL_USE))
+    assert code == "tool_input_truncated"
+    assert isinstance(reply.content[0], InvalidToolUseBlock)
+
+
+@pytest.mark.parametrize("text", ["", " ", "{}"])
+def test_no_arguments_are_an_empty_object(text: str) -> None:
+    reply = fold([CALL[0], ToolUseInputDelta(0, text), ToolUseEnd(0), MessageComplete(StopReason.TOOL_USE)])
+    assert reply.content == (ToolUseBlock("tu_1", "f", {}),)
+    assert reply.fault is None
+
+
+def test_what_comes_after_the_end_is_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    reply = fold([TextDelta(0, "a"), END, TextDelta(0, "b"), TextDelta(1, "c"), MessageStart()])
+    assert reply == Reply(content=(TextBlock("a"),), stop_reason=StopReason.END_TURN)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_a_reply_with_a_fault_cannot_claim_a_proper_end() -> None:
+    with pytest.raises(ValueError, match="stops with 'error'"):
+        Reply(stop_reason=StopReason.END_TURN, fault=Fault(code="x", message="y"))
+
+
+def test_raw_notes_of_several_deltas_are_merged() -> None:
+    reply = fold([TextDelta(0, "a", {"x": 1}), TextDelta(0, "b"), TextDelta(0, "", {"y": 2}), END])
+    assert reply.content[0].provider_raw == {"x": 1, "y": 2}
+
+
+def test_fold_is_the_package_s_own_name_for_it() -> None:
+    assert dragoman.fold is fold
+    assert dragoman.unfold is unfold

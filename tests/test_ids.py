@@ -1,0 +1,144 @@
+"""How things are named."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman import catalog
+from dragoman.ids import (
+    ALPHABET,
+    TOOL_ID,
+    IdSpelling,
+    ToolIds,
+    UlidSource,
+    derived_ulid,
+    spell,
+    ulid,
+    ulid_time_ms,
+)
+
+MISTRAL = IdSpelling(alphabet="".join(map(chr, [*range(48, 58), *range(65, 91), *range(97, 123)])), exact_length=9)
+spellings = st.sampled_from([*{provider.tool_ids for provider in catalog.builtin().providers.values()}])
+canonical = st.integers(0, 2**128 - 1).map(lambda number: "tu_" + ulid(number >> 80, number % 2**80))
+
+
+def test_a_ulid_is_the_published_one() -> None:
+    # The example of the ULID specification: this time, these random bits.
+    assert ulid(1469918176385, 0) == "01ARYZ6S410000000000000000"
+    assert ulid_time_ms("01ARYZ6S41TSV4RRFFQ69G5FAV") == 1469918176385
+    assert ulid(2**48 - 1, 2**80 - 1) == "7" + "Z" * 25
+
+
+@given(st.integers(0, 2**48 - 1), st.integers(0, 2**80 - 1))
+def test_ulids_sort_like_their_numbers(time_ms: int, randomness: int) -> None:
+    made = ulid(time_ms, randomness)
+    assert len(made) == 26
+    assert ulid_time_ms(made) == time_ms
+    if randomness:
+        assert ulid(time_ms, randomness - 1) < made
+
+
+@given(st.lists(st.integers(0, 2**47), min_size=1, max_size=50), st.randoms(use_true_random=False))
+def test_ids_of_a_session_grow_whatever_the_clock_does(clock: list[int], chance: random.Random) -> None:
+    ticks = iter(clock)
+    source = UlidSource(lambda: next(ticks), lambda: chance.getrandbits(80))
+    made = [source.next() for _ in clock]
+    assert made == sorted(set(made))
+
+
+def test_ids_go_on_growing_after_a_restart_with_the_clock_an_hour_back() -> None:
+    before = UlidSource(lambda: 1_700_000_000_000, lambda: 7)
+    last = [before.next() for _ in range(3)][-1]
+    after = UlidSource(lambda: 1_700_000_000_000 - 3_600_000, lambda: 0, last=last)
+    assert after.next() > last
+    assert after.next_tool_id().startswith("tu_01")
+
+
+def test_a_full_millisecond_runs_over_into_the_next() -> None:
+    source = UlidSource(lambda: 5, lambda: 2**80 - 1)
+    first, second = source.next(), source.next()
+    assert (ulid_time_ms(first), ulid_time_ms(second)) == (5, 6)
+    assert second > first
+
+
+def test_the_last_ulid_has_no_successor() -> None:
+    source = UlidSource(lambda: 0, lambda: 0, last="7" + "Z" * 25)
+    with pytest.raises(OverflowError):
+        source.next()
+
+
+@pytest.mark.parametrize("text", ["", "01", "8" + "0" * 25, "01ARYZ6S41TSV4RRFFQ69G5FAI", "01aryz6s41tsv4rrffq69g5fav"])
+def test_what_is_no_ulid_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a ULID"):
+        ulid_time_ms(text)
+
+
+def test_derived_ids_depend_on_every_word_and_on_nothing_else() -> None:
+    assert derived_ulid(5, "a", "b") == derived_ulid(5, "a", "b")
+    assert (
+        len({derived_ulid(5, "a", "b"), derived_ulid(5, "ab"), derived_ulid(5, "b", "a"), derived_ulid(6, "a", "b")})
+        == 4
+    )
+
+
+@given(canonical)
+def test_our_tool_ids_have_their_form(tool_id: str) -> None:
+    assert TOOL_ID.fullmatch(tool_id)
+    assert set(tool_id[3:]) <= set(ALPHABET)
+
+
+@given(canonical, spellings)
+def test_a_spelling_is_accepted_and_always_the_same(tool_id: str, spelling: IdSpelling) -> None:
+    spelled = spell(tool_id, spelling)
+    assert spelling.accepts(spelled)
+    assert spelled == spell(tool_id, spelling)
+
+
+def test_each_provider_gets_the_id_as_it_likes_it() -> None:
+    rows = catalog.builtin()
+    tool_id = "tu_01KR3ER9E00000000000000QQE"
+    assert spell(tool_id, rows.provider("anthropic").tool_ids) == tool_id
+    assert spell(tool_id, rows.provider("openai").tool_ids) == "call_01KR3ER9E00000000000000QQE"
+    nine = spell(tool_id, rows.provider("mistral").tool_ids)
+    assert len(nine) == 9
+    assert nine.isalnum()
+
+
+@given(st.lists(canonical, unique=True, max_size=40), spellings)
+def test_no_two_calls_of_a_session_are_spelled_the_same_and_each_is_found_again(
+    tool_ids: list[str], spelling: IdSpelling
+) -> None:
+    ids = ToolIds()
+    theirs = [ids.theirs("p", tool_id, spelling) for tool_id in tool_ids]
+    assert len(set(theirs)) == len(theirs)
+    assert [ids.ours("p", spelled) for spelled in theirs] == tool_ids
+    again = ToolIds(ids.entries)
+    assert [again.theirs("p", tool_id, spelling) for tool_id in tool_ids] == theirs
+
+
+def test_a_collision_is_resolved_and_the_resolution_is_kept() -> None:
+    tiny = IdSpelling(alphabet="ab", exact_length=2)
+    ids = ToolIds()
+    tool_ids = [f"tu_0{number}" for number in range(4)]
+    theirs = [ids.theirs("p", tool_id, tiny) for tool_id in tool_ids]
+    assert sorted(theirs) == ["aa", "ab", "ba", "bb"]
+    assert [ToolIds(ids.entries).theirs("p", tool_id, tiny) for tool_id in tool_ids] == theirs
+
+
+def test_an_id_that_the_provider_issued_is_used_toward_it_and_nobody_else() -> None:
+    ids = ToolIds()
+    ids.learn("anthropic", "tu_01HZ", "toolu_01ABC")
+    assert ids.theirs("anthropic", "tu_01HZ") == "toolu_01ABC"
+    assert ids.ours("anthropic", "toolu_01ABC") == "tu_01HZ"
+    assert ids.theirs("openai", "tu_01HZ", IdSpelling(prefix="call_")) == "call_01HZ"
+    assert ids.ours("openai", "toolu_01ABC") is None
+
+
+def test_a_spelling_never_takes_an_id_that_the_provider_issued_for_another_call() -> None:
+    ids = ToolIds()
+    ids.learn("openai", "tu_01A", "call_01B")
+    assert ids.theirs("openai", "tu_01B", IdSpelling(prefix="call_")) != "call_01B"

@@ -1,0 +1,176 @@
+"""What a tool accepts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.errors import ToolInputError, ToolSchemaError
+from dragoman.exchange import SideEffects, ToolDefinition
+from dragoman.toolschema import ALLOWED, FORMATS, REFUSED, TYPES, Toolbox, problems_of_tool
+from tests import strategies
+
+
+def tool(schema: dict[str, Any], name: str = "read_file") -> ToolDefinition:
+    return ToolDefinition(name, "Reads a file.", schema, SideEffects.READ)
+
+
+def with_property(schema: Any) -> ToolDefinition:
+    return tool({"type": "object", "properties": {"x": schema}})
+
+
+FULL = {
+    "type": "object",
+    "title": "Everything",
+    "description": "Every keyword of the subset.",
+    "additionalProperties": False,
+    "required": ["path"],
+    "properties": {
+        "path": {"type": "string", "minLength": 1, "maxLength": 9, "pattern": "^[a-z./]+$", "examples": ["a"]},
+        "when": {"type": ["string", "null"], "format": "date-time", "default": None},
+        "count": {"type": "integer", "minimum": 1, "maximum": 5},
+        "kind": {"enum": ["a", "b", 3]},
+        "fixed": {"const": {"any": "value"}},
+        "tags": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2},
+        "nested": {"type": "object", "properties": {"deep": {"type": "boolean"}}},
+    },
+}
+
+
+def test_the_whole_subset_is_accepted() -> None:
+    assert problems_of_tool(tool(FULL)) == ()
+    used = set(FULL) | {key for inner in FULL["properties"].values() for key in inner}  # type: ignore[attr-defined]
+    assert used == set(ALLOWED)
+    for name in TYPES:
+        assert problems_of_tool(with_property({"type": name})) == ()
+    for name in FORMATS:
+        assert problems_of_tool(with_property({"type": "string", "format": name})) == ()
+
+
+@pytest.mark.parametrize("keyword", REFUSED)
+def test_what_not_every_provider_accepts_is_refused_by_name(keyword: str) -> None:
+    assert problems_of_tool(with_property({keyword: {}})) == (
+        f"$.properties.x: {keyword!r} is not accepted by every provider",
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"type": "text"}, "$.properties.x.type"),
+        ({"type": []}, "$.properties.x.type"),
+        ({"type": ["string", "string"]}, "$.properties.x.type"),
+        ({"properties": []}, "$.properties.x.properties"),
+        ({"items": [{"type": "string"}]}, "$.properties.x.items"),
+        ({"items": True}, "$.properties.x.items"),
+        ({"required": "path"}, "$.properties.x.required"),
+        ({"required": ["a", "a"]}, "$.properties.x.required"),
+        ({"enum": []}, "$.properties.x.enum"),
+        ({"description": 5}, "$.properties.x.description"),
+        ({"format": "regex"}, "$.properties.x.format"),
+        ({"minimum": "1"}, "$.properties.x.minimum"),
+        ({"maximum": True}, "$.properties.x.maximum"),
+        ({"minLength": -1}, "$.properties.x.minLength"),
+        ({"maxItems": 1.5}, "$.properties.x.maxItems"),
+        ({"examples": "a"}, "$.properties.x.examples"),
+        ({"additionalProperties": {"type": "string"}}, "$.properties.x.additionalProperties"),
+        ({"pattern": "["}, "$.properties.x.pattern"),
+        ({"pattern": "(?=look)ahead"}, "$.properties.x.pattern"),
+        ({"pattern": "(?<!look)behind"}, "$.properties.x.pattern"),
+        ({"pattern": r"(back)\1"}, "$.properties.x.pattern"),
+        ({"uniqueItems": True}, "$.properties.x"),
+        ({"$schema": "http://json-schema.org/draft-07/schema#"}, "$.properties.x"),
+        ({"items": {"oneOf": []}}, "$.properties.x.items"),
+        ({"properties": {"y": {"anyOf": []}}}, "$.properties.x.properties.y"),
+        (True, "$.properties.x"),
+        ("string", "$.properties.x"),
+    ],
+)
+def test_a_problem_is_named_with_its_place(schema: Any, place: str) -> None:
+    (problem,) = problems_of_tool(with_property(schema))
+    assert problem.startswith(f"{place}: ")
+
+
+def test_every_problem_is_collected_before_the_registration_fails() -> None:
+    with pytest.raises(ToolSchemaError) as caught:
+        Toolbox([tool({"type": "array", "$ref": "#", "properties": {"a": {"not": {}}, "b": {"foo": 1}}}, "Read-File")])
+    assert caught.value.code == "invalid_tool_schema"
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == [
+        "name",
+        "$",
+        "$",
+        "$.properties.a",
+        "$.properties.b",
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "ReadFile", "read-file", "1read", "read__file", "read_", "a" * 65, "réad", "a\n"])
+def test_a_tool_s_name_is_snake_case(name: str) -> None:
+    assert problems_of_tool(tool({"type": "object"}, name))
+
+
+def test_one_name_is_registered_once() -> None:
+    box = Toolbox([tool({"type": "object"})])
+    with pytest.raises(ToolSchemaError, match="registered already"):
+        box.add(tool({"type": "object"}))
+    assert list(box.definitions) == ["read_file"]
+
+
+def test_an_input_is_checked_and_every_problem_has_its_place() -> None:
+    box = Toolbox([tool(FULL)])
+    assert box.problems("read_file", {"path": "a", "tags": ["x"], "when": None}) == ()
+    problems = box.problems(
+        "read_file", {"count": 9, "when": "noon", "tags": [1, "b", "c"], "nested": {"deep": 1}, "zzz": 1}
+    )
+    assert sorted({problem.partition(":")[0] for problem in problems}) == [
+        "$",
+        "$.count",
+        "$.nested.deep",
+        "$.tags",
+        "$.tags[0]",
+        "$.when",
+    ]
+    with pytest.raises(ToolInputError, match=r"\$\.count") as caught:
+        box.check_input("read_file", {"path": "a", "count": 0})
+    assert caught.value.code == "tool_input_invalid"
+    box.check_input("unknown_tool", {"anything": 1})
+
+
+def test_an_evil_pattern_costs_no_more_than_a_good_one() -> None:
+    """On a backtracking engine the first of these takes longer than the age of the universe."""
+    box = Toolbox([with_property({"type": "string", "pattern": pattern}).replace(name=f"t{index}") for index, pattern in
+                   enumerate(["(a+)+$", "(a|aa)+$", "(.*a){12}$", "^(([a-z])+.)+[A-Z]([a-z])+$"])])  # fmt: skip
+    for index in range(4):
+        assert box.problems(f"t{index}", {"x": "a" * 50_000 + "!"})
+
+
+def test_validation_agrees_with_the_published_suite_of_draft_7(suites: Path) -> None:
+    """Every case of JSON-Schema-Test-Suite whose schema is within the subset."""
+    checked = 0
+    for file in sorted((suites / "json-schema-test-suite" / "tests" / "draft7").glob("*.json")):
+        for group in json.loads(file.read_text("utf-8")):
+            if not isinstance(group["schema"], dict) or problems_of_tool(with_property(group["schema"])):
+                continue
+            box = Toolbox([with_property(group["schema"])])
+            for case in group["tests"]:
+                where = f"{file.name}: {group['description']}: {case['description']}"
+                assert (box.problems("read_file", {"x": case["data"]}) == ()) is case["valid"], where
+                checked += 1
+    assert checked > 150
+
+
+@given(st.recursive(strategies.scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+    st.sampled_from([*ALLOWED, *REFUSED, "x"]), inner, max_size=4), max_leaves=8))  # fmt: skip
+def test_whatever_the_schema_is_registration_either_works_or_says_why(schema: Any) -> None:
+    definition = with_property(schema)
+    try:
+        Toolbox([definition])
+    except ToolSchemaError as error:
+        assert error.problems == problems_of_tool(definition) != ()  # noqa: PT017
+    else:
+        assert problems_of_tool(definition) == ()

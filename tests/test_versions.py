@@ -1,0 +1,119 @@
+"""How the format evolves."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import dragoman
+from dragoman.errors import FormatError, NewerVersionError
+from dragoman.message import SCHEMA_VERSION, TextBlock, UnknownBlock
+from dragoman.versions import Format, PlainMessage
+from tests.test_codec import HELLO, HELLO_JSON
+
+# As an imagined version 1 wrote it: the text of a text block was called "words".
+OLD = HELLO_JSON.replace(b'"text":"What', b'"words":"What')
+
+
+@pytest.fixture
+def version_2() -> Format:
+    schema = Format(current=2)
+
+    @schema.migration(from_version=1)
+    def words_are_called_text(message: PlainMessage) -> PlainMessage:
+        content = [
+            {("text" if key == "words" else key): value for key, value in block.items()} for block in message["content"]
+        ]
+        return {**message, "content": content}
+
+    return schema
+
+
+def test_a_version_1_message_is_read_under_a_version_2_schema(version_2: Format) -> None:
+    message = dragoman.decode(OLD, version_2)
+    assert message.content == HELLO.content
+    assert message.schema_version == 2
+    # Written back as version 2 when it is saved, and read without a migration from then on.
+    saved = dragoman.encode(message)
+    assert b'"schema_version":2' in saved
+    assert dragoman.decode(saved, version_2) == message
+
+
+def test_the_stored_text_is_not_touched_by_reading(version_2: Format) -> None:
+    before = bytes(OLD)
+    dragoman.decode(OLD, version_2)
+    assert before == OLD
+
+
+def test_migrations_run_one_after_the_other() -> None:
+    schema = Format(current=4)
+    steps = []
+    for version in (3, 1, 2):
+
+        @schema.migration(from_version=version)
+        def note(message: PlainMessage, version: int = version) -> PlainMessage:
+            steps.append(version)
+            return message
+
+    assert dragoman.decode(HELLO_JSON, schema).schema_version == 4
+    assert steps == [1, 2, 3]
+
+
+def test_what_a_migration_does_not_know_goes_through_it(version_2: Format) -> None:
+    extended = OLD.replace(b'"metadata":{}', b'"metadata":{"weather":[1]}').replace(
+        b'"content":[', b'"content":[{"type":"smell"},'
+    )
+    message = dragoman.decode(extended, version_2)
+    assert isinstance(message.content[0], UnknownBlock)
+    assert message.metadata.unknown_fields["weather"] == b"[1]"
+
+
+def test_a_version_without_a_way_to_ours_is_an_error() -> None:
+    with pytest.raises(FormatError, match="no way from it") as caught:
+        dragoman.decode(HELLO_JSON, Format(current=2))
+    assert caught.value.code == "unknown_version"
+
+
+@pytest.mark.parametrize("version", [0, 2, 3])
+def test_a_migration_that_leads_nowhere_is_refused(version: int) -> None:
+    with pytest.raises(ValueError, match="no migration from"):
+        Format(current=2).migration(from_version=version)(lambda message: message)
+
+
+def test_a_second_migration_from_one_version_is_refused(version_2: Format) -> None:
+    with pytest.raises(ValueError, match="already"):
+        version_2.migration(from_version=1)(lambda message: message)
+
+
+NEWER = HELLO_JSON.replace(b'"schema_version":1', b'"schema_version":9')
+
+
+def test_a_newer_version_is_read_as_far_as_possible_kept_and_marked(caplog: pytest.LogCaptureFixture) -> None:
+    # In version 9, texts are lists and the status is an object; the rest is as we know it.
+    newer = NEWER.replace(b'"text":"What\'s a ULID?"', b'"text":["What"]').replace(
+        b'"metadata":{}', b'"metadata":{"status":{"is":"done"},"model":"a:b"}'
+    )
+    message = dragoman.decode(newer)
+    assert message.schema_version == 9 > SCHEMA_VERSION
+    assert isinstance(message.content[0], UnknownBlock)
+    assert message.metadata.model == "a:b"
+    assert b'{"type":"text","text":["What"]}' in dragoman.encode(message)
+    assert b'"status":{"is":"done"}' in dragoman.encode(message)
+    assert dragoman.decode(dragoman.encode(message)) == message
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+def test_a_newer_version_that_looks_like_ours_is_marked_by_its_number() -> None:
+    message = dragoman.decode(NEWER)
+    assert message.schema_version == 9
+    assert message.content == (TextBlock("What's a ULID?"),)
+    assert dragoman.encode(message) == NEWER
+
+
+def test_a_newer_version_that_cannot_be_read_is_handed_back_whole() -> None:
+    newer = NEWER.replace(b'"id":"01HZ001"', b'"id":{"ulid":"01HZ001"}')
+    with pytest.raises(NewerVersionError, match="schema version 9") as caught:
+        dragoman.decode(newer)
+    assert caught.value.data == newer
+    assert caught.value.version == 9
