@@ -315,10 +315,8 @@ def test_every_naughty_string_survives(suites: Path) -> None:
     [
         ({"a": float("nan")}, "nan is not JSON"),
         ({"a": [float("inf")]}, "inf is not JSON"),
-        ({"a": 2**64}, "does not fit 64 bits"),
-        ({"a": {"b": -(2**63) - 1}}, "does not fit 64 bits"),
         ({1: 2}, "the key 1"),
-        ({"a\0": 2}, "the key"),
+        ({"a": [{None: 2}]}, "the key None"),
         ({"a": {1, 2}}, "set is not JSON"),
         ({"a": NOW}, "datetime is not JSON"),
     ],
@@ -334,17 +332,23 @@ def test_an_input_that_json_cannot_say_cannot_be_made(value: dict, reason: str) 
             make()
 
 
-def test_an_input_may_be_64_levels_deep_and_no_deeper() -> None:
+def test_integers_of_any_size_are_exact() -> None:
+    message = HELLO.replace(content=(ToolUseBlock("tu_1", "f", {"a": [2**64 + 1, -(10**40), 9007199254740993]}),))
+    for data in (dragoman.encode(message), json.dumps(json.loads(dragoman.encode(message))).encode()):
+        assert dragoman.decode(data) == message
+
+
+def test_an_input_may_be_256_levels_deep_and_no_deeper() -> None:
     def nested(levels: int) -> dict:
         value: dict = {}
         for _ in range(levels - 1):
             value = {"a": value}
         return value
 
-    block = ToolUseBlock("tu_1", "f", nested(64))
+    block = ToolUseBlock("tu_1", "f", nested(256))
     assert block.input["a"]["a"]["a"]
-    with pytest.raises(ValueError, match="deeper than 64"):
-        ToolUseBlock("tu_1", "f", nested(65))
+    with pytest.raises(ValueError, match="deeper than 256"):
+        ToolUseBlock("tu_1", "f", nested(257))
 
 
 def test_values_are_frozen_and_lists_become_tuples() -> None:

@@ -11,23 +11,26 @@ The one rule: bytes that came out of encode come out of encode(decode(…)) unch
 from __future__ import annotations
 
 import hashlib
+from datetime import UTC
 from typing import Any, Final
 
 import msgspec
 
 from dragoman import value
 from dragoman.errors import FormatError, InputError, NewerVersionError
-from dragoman.jsontext import UNBOUNDED, read_json
+from dragoman.jsontext import OWN, read_json
 from dragoman.message import Message
 from dragoman.versions import FORMAT, Format
 
-_DECODER: Final = msgspec.json.Decoder(Message)
+# Looked up once: what follows is on the way of every message.
+_decode_fast: Final = msgspec.json.Decoder(Message).decode
+_encode_fast: Final = value.encode_fast
 
 
 def encode(message: Message) -> bytes:
     """The canonical JSON of a message."""
     try:
-        data = value.encode_fast(message)
+        data = _encode_fast(message)
     except (value.NeedsCareError, UnicodeEncodeError):
         data = value.encode(message)
     return data if message.created_at.microsecond else _with_microseconds(data)
@@ -37,8 +40,13 @@ def decode(data: bytes | str, schema: Format = FORMAT) -> Message:
     """The message that a JSON text says; an ``InputError`` names the place of what is wrong."""
     data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     try:
-        message = _DECODER.decode(data)
-        if encode(message) == data and message.schema_version == schema.current:
+        message = _decode_fast(data)
+        if (
+            encode(message) == data
+            and message.schema_version == schema.current
+            and message.created_at.tzinfo is UTC
+            and (message.metadata.usage is None or message.metadata.usage.cost_usd.is_finite())
+        ):
             return message
     except value.NOT_SO_FAST:
         pass
@@ -69,7 +77,7 @@ def _with_microseconds(data: bytes) -> bytes:
 
 
 def _decode_carefully(data: bytes, schema: Format) -> Message:
-    plain = read_json(data, UNBOUNDED)
+    plain = read_json(data, OWN)
     if not isinstance(plain, dict):
         raise FormatError(f"a message is a JSON object, not {type(plain).__name__}", where="$")
     version = plain.get("schema_version", 1)
@@ -85,9 +93,12 @@ def _decode_carefully(data: bytes, schema: Format) -> Message:
             raise
         what = f"schema version {version}; this Dragoman knows up to {schema.current} and cannot read it ({error})"
         raise NewerVersionError(what, data=data, version=version, where="$.schema_version") from None
+    usage = message.metadata.usage
+    if usage is not None and not usage.cost_usd.is_finite():
+        raise FormatError(f"{usage.cost_usd} is not an amount", where="$.metadata.usage.cost_usd")
     if found.places:
         _warn_of_unknown(message, tuple(found.places))
-    return message
+    return message.replace()  # which puts the time into UTC
 
 
 def _warn_of_unknown(message: Message, places: tuple[str, ...]) -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from dragoman.errors import JsonError
 from dragoman.exchange import ErrorClass, Fault, Reply, StopReason
-from dragoman.jsontext import UNBOUNDED, read_json
+from dragoman.jsontext import OWN, read_json
 from dragoman.message import (
     ContentBlock,
     InvalidToolUseBlock,
@@ -203,7 +203,7 @@ class _OpenCall:
         """The call, if its input is a JSON object. No text at all is how providers send the input of no arguments."""
         text = "".join(self.parts)
         try:
-            value: Any = read_json(text, UNBOUNDED) if text.strip() else {}
+            value: Any = read_json(text, OWN) if text.strip() else {}
             if not isinstance(value, dict):
                 raise JsonError(f"a tool's input is a JSON object, not {type(value).__name__}")
             return ToolUseBlock(self.start.id, self.start.name, value, provider_raw)

@@ -81,7 +81,7 @@ class Fault(Value, frozen=True, kw_only=True):
     request_id: str | None = None  # the provider's name for the request, to ask them about it
 
 
-class Reply(Value, frozen=True, kw_only=True):
+class Reply(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
     """What a model answered."""
 
     content: tuple[ContentBlock, ...] = ()  # blocks, in order
@@ -92,7 +92,7 @@ class Reply(Value, frozen=True, kw_only=True):
     fault: Fault | None = None  # set if, and only if, it did not end well; the content is what arrived before
     provider_raw: ProviderRaw | None = None  # what only one dialect can say about it
 
-    def __post_init__(self) -> None:
+    def check_made(self) -> None:
         if type(self.content) is not tuple:
             msgspec.structs.force_setattr(self, "content", tuple(self.content))
         if self.fault is not None and (self.stop_reason is not StopReason.ERROR or self.stop_sequence is not None):

@@ -6,7 +6,7 @@ file, the arguments of a tool call) passes here first, so that each of these has
 
     not JSON, NaN, BOM, UTF-16, bad UTF-8      invalid_json
     two equal keys in one object               duplicate_key
-    an integer beyond 64 bits, 1e400           number_out_of_range
+    an integer beyond 64 bits, 1e400           number_out_of_range (a stranger's; our own are exact at any size)
     nested deeper than the limit               too_deep
     more keys in one object than the limit     too_many_keys
     a lone surrogate                           invalid_unicode
@@ -25,7 +25,6 @@ import msgspec
 
 from dragoman.errors import JsonError
 
-MAX_DEPTH: Final = 64
 INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**64 - 1
 
@@ -34,13 +33,14 @@ class JsonLimits(msgspec.Struct, frozen=True):
     """How much JSON we take. ``None`` means no limit."""
 
     max_bytes: int | None = 4 * 1024 * 1024
-    max_depth: int = MAX_DEPTH
+    max_depth: int = 64
     max_keys: int | None = 10_000  # in one object
+    integers_of_64_bits: bool = True  # else of any size; either way exact, never a float
     unique_keys: bool = True  # RFC 8259 calls two equal keys legal and their meaning unpredictable
 
 
 REQUEST: Final = JsonLimits()  # what a stranger may send
-UNBOUNDED: Final = JsonLimits(max_bytes=None, max_keys=None)  # our own files: images make them long
+OWN: Final = JsonLimits(max_bytes=None, max_depth=256, max_keys=None, integers_of_64_bits=False)  # what we wrote
 
 
 def read_json(data: bytes | str, limits: JsonLimits = REQUEST) -> Any:
@@ -51,10 +51,11 @@ def read_json(data: bytes | str, limits: JsonLimits = REQUEST) -> Any:
         raise JsonError(f"{len(data)} bytes are more than the {limits.max_bytes} allowed", code="too_large")
     if data.count(b"[") + data.count(b"{") > limits.max_depth:  # else it cannot be deeper than that
         _refuse_depth(data, limits.max_depth)
-    if _SUSPICIOUS_NUMBER.search(data) is None and (limits.max_keys is None or data.count(b":") <= limits.max_keys):
+    if limits.max_keys is None or data.count(b":") <= limits.max_keys:
         try:
             value = msgspec.json.decode(data)
-            if msgspec.json.encode(value) == data:  # so no key was dropped and no number respelled: three times faster
+            # The same text again, so no key was dropped and no number respelled: three times faster than to look.
+            if msgspec.json.encode(value) == data and not (limits.integers_of_64_bits and _has_long_number(data)):
                 return value
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass  # the careful reader knows what to say about it
@@ -66,22 +67,25 @@ def _read_carefully(data: bytes, limits: JsonLimits) -> Any:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise JsonError(f"not UTF-8 ({error.reason})", where=f"byte {error.start}") from None
-    value = _parsed(text, limits, closely=_SUSPICIOUS_NUMBER.search(data) is not None)
+    value = _parsed(text, limits)
     if _SURROGATE_ESCAPE.search(text):
         _refuse_lone_surrogates(value, text)
     return value
 
 
-# A run of 19 digits may exceed 64 bits, a three-digit exponent may exceed a double. Only then do numbers need a closer
-# look, which costs a Python call each.
-_SUSPICIOUS_NUMBER = re.compile(rb"[0-9]{19}|[0-9][eE][+-]?[0-9]{3}")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")  # a mismatched pair is the parser's to refuse
+_DIGITS_ONLY = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else ord(" ") for byte in range(256))
+_LONG = b"0" * 19  # an integer of fewer digits fits 64 bits
 
 
-def _parsed(text: str, limits: JsonLimits, *, closely: bool) -> Any:
+def _has_long_number(data: bytes) -> bool:
+    return _LONG in data.translate(_DIGITS_ONLY)
+
+
+def _parsed(text: str, limits: JsonLimits) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
         if len(made) != len(pairs) and limits.unique_keys:
@@ -96,8 +100,8 @@ def _parsed(text: str, limits: JsonLimits, *, closely: bool) -> Any:
     decoder = json.JSONDecoder(
         object_pairs_hook=unique,
         parse_constant=_refuse_constant,
-        parse_int=_integer if closely else None,
-        parse_float=_float if closely else None,
+        parse_int=_integer_of_64_bits if limits.integers_of_64_bits else _integer,
+        parse_float=_float,
     )
     try:
         return decoder.decode(text)
@@ -117,14 +121,24 @@ def _refuse_constant(name: str) -> None:
 
 
 def _integer(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:  # reading a number takes time that grows with the square of its digits
+        raise _too_large(digits)
+    return int(digits)
+
+
+def _integer_of_64_bits(digits: str) -> int:
     if len(digits) > 20 or not INT_MIN <= (number := int(digits)) <= INT_MAX:
-        shown = digits if len(digits) <= 40 else f"{digits[:20]}… ({len(digits)} digits)"
-        raise JsonError(
-            f"the integer {shown} does not fit 64 bits",
-            code="number_out_of_range",
-            remedy="Send it as a string",
-        )
+        raise _too_large(digits)
     return number
+
+
+_MAX_DIGITS = 4_000
+
+
+def _too_large(digits: str) -> JsonError:
+    shown = digits if len(digits) <= 40 else f"{digits[:20]}… ({len(digits)} digits)"
+    what = f"the integer {shown} is too large"
+    return JsonError(what, code="number_out_of_range", remedy="Send it as a string")
 
 
 def _float(digits: str) -> float:

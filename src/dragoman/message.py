@@ -41,10 +41,10 @@ ProviderRaw = dict[str, Any]
 class Role(OpenEnum):
     """Who speaks."""
 
-    USER = "user"
-    ASSISTANT = "assistant"
-    SYSTEM = "system"
-    TOOL = "tool"
+    USER = "user"  # a person, or whoever stands in for one
+    ASSISTANT = "assistant"  # a model
+    SYSTEM = "system"  # whoever set the model up
+    TOOL = "tool"  # a tool, answering a call
 
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ class Role(OpenEnum):
 class ImageSource(Value, frozen=True):
     """Where the bytes of an image, document, audio or video are."""
 
-    kind: Literal["base64", "url", "file_ref"]
+    kind: Literal["base64", "url", "file_ref"]  # how to read data
     data: str  # base64 text, URL, or workspace-relative path
     unknown_fields: Unknown = UNSET
 
@@ -62,7 +62,7 @@ class TextBlock(Value, frozen=True, tag_field="type", tag="text"):
     """Words."""
 
     type: ClassVar[Literal["text"]] = "text"
-    text: str
+    text: str  # any characters, NUL included
     provider_raw: ProviderRaw | None = None  # what only one dialect can say about this block
     unknown_fields: Unknown = UNSET
 
@@ -96,7 +96,7 @@ class InvalidToolUseBlock(Value, frozen=True, tag_field="type", tag="invalid_too
     unknown_fields: Unknown = UNSET
 
 
-class ToolResultBlock(Value, frozen=True, tag_field="type", tag="tool_result"):
+class ToolResultBlock(Value, metaclass=MadeByHand, frozen=True, tag_field="type", tag="tool_result"):
     """What a tool answered."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
@@ -106,7 +106,7 @@ class ToolResultBlock(Value, frozen=True, tag_field="type", tag="tool_result"):
     provider_raw: ProviderRaw | None = None  # what only one dialect can say about this block
     unknown_fields: Unknown = UNSET
 
-    def __post_init__(self) -> None:
+    def check_made(self) -> None:
         if type(self.content) is not tuple:
             msgspec.structs.force_setattr(self, "content", tuple(self.content))
 
@@ -156,7 +156,7 @@ class ThinkingBlock(Value, frozen=True, tag_field="type", tag="thinking"):
     """The model's own reasoning. Replayed only to where it came from; never shown to another model as speech."""
 
     type: ClassVar[Literal["thinking"]] = "thinking"
-    text: str
+    text: str  # what the provider shows of it; may be empty
     signature: str | None = None  # opaque provider token that lets the provider verify its own reasoning
     provider_raw: ProviderRaw | None = None  # what only one dialect can say about this block
     unknown_fields: Unknown = UNSET
@@ -215,7 +215,7 @@ ContentBlock = (
 class MessageStatus(enum.StrEnum):
     """How far a message has come."""
 
-    COMPLETE = "complete"
+    COMPLETE = "complete"  # it is whole, and every rule holds
     PARTIAL = "partial"  # streaming in progress
     CANCELLED = "cancelled"  # user cancelled mid-generation
     ERROR = "error"  # generation failed
@@ -268,14 +268,14 @@ class TokenUsage(Value, frozen=True, kw_only=True):
     unknown_fields: Unknown = UNSET
 
 
-class Usage(TokenUsage, frozen=True, kw_only=True):
+class Usage(TokenUsage, metaclass=MadeByHand, frozen=True, kw_only=True):
     """What a message consumed, and what that cost."""
 
     cost_usd: Decimal  # computed from our price table, never the provider's figure
     pricing_version: str  # which price table that was
     latency_ms: int  # from the request to the last byte
 
-    def __post_init__(self) -> None:
+    def check_made(self) -> None:
         if not self.cost_usd.is_finite():
             raise ValueError(f"cost_usd: {self.cost_usd} is not an amount")
 
@@ -322,19 +322,19 @@ class MessageMetadata(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
 # --- the message -----------------------------------------------------------------------------------------------------
 
 
-class Message(Value, frozen=True, omit_defaults=False):
+class Message(Value, metaclass=MadeByHand, frozen=True, omit_defaults=False):
     """One message of a session: a role, and blocks in order."""
 
     id: str  # ULID, monotonic within its session
     session_id: str  # the session it belongs to
-    role: Role
+    role: Role  # who speaks
     content: tuple[ContentBlock, ...]  # in order; may be empty for system messages only
-    metadata: MessageMetadata
+    metadata: MessageMetadata  # everything about it that is not said in it
     created_at: Annotated[datetime, msgspec.Meta(tz=True)]  # microsecond precision, UTC
     schema_version: int = SCHEMA_VERSION  # the version of this format that it conforms to
     unknown_fields: Unknown = UNSET
 
-    def __post_init__(self) -> None:
+    def check_made(self) -> None:
         if type(self.content) is not tuple:
             msgspec.structs.force_setattr(self, "content", tuple(self.content))
         if self.created_at.tzinfo is not UTC:

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dragoman.errors import FormatError, InputError
-from dragoman.jsontext import INT_MAX, INT_MIN, MAX_DEPTH, UNBOUNDED, read_json
+from dragoman.jsontext import OWN, read_json
 
 
 class UnknownFields(Mapping[str, bytes]):
@@ -145,14 +145,8 @@ _PLAIN_ENCODER: Final = msgspec.json.Encoder()
 encode_fast: Final = _ENCODER.encode  # raises NeedsCareError, and UnicodeEncodeError, where encode knows what to do
 
 
-def _plain(value: Any, *, keep_provider_raw: bool) -> Any:
-    """The same object as dicts and lists, with unknown parts in their places and in their bytes."""
-    if isinstance(value, RawJson):
-        return Raw(value.data)
-    if isinstance(value, tuple):
-        return [_plain(item, keep_provider_raw=keep_provider_raw) for item in value]
-    if not isinstance(value, msgspec.Struct):
-        return value
+def _plain(value: msgspec.Struct, *, keep_provider_raw: bool) -> dict[str, Any] | Raw:
+    """A struct as a dict, with unknown parts in their places and in their bytes."""
     if isinstance(value, Unreadable):
         return Raw(value.raw.data)
     config = value.__struct_config__
@@ -165,11 +159,26 @@ def _plain(value: Any, *, keep_provider_raw: bool) -> Any:
             continue
         if field.name == "provider_raw" and not keep_provider_raw:
             continue
-        plain[field.encode_name] = _plain(item, keep_provider_raw=keep_provider_raw)
+        plain[field.encode_name] = _plain_part(item, keep_provider_raw=keep_provider_raw)
     unknown = getattr(value, "unknown_fields", UNSET)
     if unknown is not UNSET:
         plain.update((name, Raw(data)) for name, data in unknown.items())
     return plain
+
+
+def _plain_part(value: Any, *, keep_provider_raw: bool) -> Any:
+    """A part as it is, if it needs no care; else taken apart in its turn."""
+    if isinstance(value, tuple):
+        return [_plain_part(item, keep_provider_raw=keep_provider_raw) for item in value]
+    if not isinstance(value, msgspec.Struct):
+        return value
+    try:
+        data = encode_fast(value)
+        if keep_provider_raw or _PROVIDER_RAW_KEY not in data:
+            return Raw(data)
+    except NeedsCareError:
+        pass
+    return _plain(value, keep_provider_raw=keep_provider_raw)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -198,7 +207,7 @@ def decode(cls: type[AnyValue], data: bytes | str) -> AnyValue:
             return value
     except (*NOT_SO_FAST, FormatError):
         pass
-    read_json(data, UNBOUNDED)
+    read_json(data, OWN)
     return decode_carefully(cls, data, Found())
 
 
@@ -212,9 +221,13 @@ def decode_carefully(cls: type[AnyValue], data: bytes, found: Found, where: str 
 
 
 def _read(hint: Any, data: bytes, where: str, found: Found) -> Any:
-    """One value of a declared type. Only types that can hold something unknown are taken apart."""
+    """One value of a declared type. Only what holds something unknown, or something wrong, is taken apart."""
     if not _is_open(hint):
         return _strictly(hint, data, where)
+    try:
+        return _decoder(hint).decode(data)
+    except msgspec.ValidationError:
+        pass
     members = _union_members(hint)
     if members:
         return _read_member(members, data, where, found)
@@ -337,26 +350,23 @@ def _read_open_enum(cls: type[OpenEnum], data: bytes, where: str, found: Found) 
         return cls.unknown(word)
 
 
-def check_plain(value: Any, name: str, depth: int = MAX_DEPTH) -> None:
-    """Refuse what JSON cannot say exactly: NaN, other types, too deep, integers beyond 64 bits, odd keys.
+def check_plain(value: Any, name: str, depth: int = OWN.max_depth) -> None:
+    """Refuse what JSON cannot say exactly: NaN, other types, keys that are no texts, and what is nested too deep.
 
     Open objects pass here when a value is made, so that encoding never has to decide what to do with them.
     """
     if depth == 0:
-        raise ValueError(f"{name}: nested deeper than {MAX_DEPTH} levels")
+        raise ValueError(f"{name}: nested deeper than {OWN.max_depth} levels")
     if type(value) is dict:
         for key in value:
-            if type(key) is not str or "\0" in key:
-                raise ValueError(f"{name}: the key {key!r} is not a text without NUL")
+            if type(key) is not str:
+                raise ValueError(f"{name}: the key {key!r} is not a text")
         value = value.values()
     for item in value:
         kind = type(item)
-        if kind is str:
+        if kind is str or kind is int:
             continue
-        if kind is int:
-            if not INT_MIN <= item <= INT_MAX:
-                raise ValueError(f"{name}: an integer that does not fit 64 bits")
-        elif kind is dict or kind is list or kind is tuple:
+        if kind is dict or kind is list or kind is tuple:
             check_plain(item, name, depth - 1)
         elif kind is float:
             if item - item != 0:  # true of NaN and the infinities only

@@ -13,7 +13,7 @@ from rich.table import Table
 
 import dragoman
 from dragoman.errors import InputError
-from dragoman.jsontext import UNBOUNDED, read_json
+from dragoman.jsontext import OWN, read_json
 from dragoman.message import Message
 from dragoman.rules import RULES
 
@@ -72,7 +72,7 @@ def messages_from(file: Path) -> tuple[Message, ...]:
 
 def _array_parts(data: bytes, file: Path) -> list[tuple[str, bytes]]:
     """The items of a JSON array, each as its own bytes."""
-    read_json(data, UNBOUNDED)
+    read_json(data, OWN)
     items = msgspec.json.decode(data, type=list[msgspec.Raw])
     return [(f"{file}, item {index}", bytes(item)) for index, item in enumerate(items)]
 

@@ -1,0 +1,139 @@
+"""The command line, run as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dragoman
+from dragoman.cli.tour import example_conversation
+
+COMMAND = Path(sys.executable).with_name("dragoman")
+
+
+def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "140", "NO_COLOR": "1"}
+    return subprocess.run(
+        [COMMAND, *arguments], capture_output=True, text=True, check=False, env=environment, cwd=cwd, timeout=60
+    )
+
+
+def written(file: Path, messages: tuple[dragoman.Message, ...]) -> Path:
+    file.write_bytes(b"".join(dragoman.encode(message) + b"\n" for message in messages))
+    return file
+
+
+def test_help_lists_every_command_and_what_it_does() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    for command in ("tour", "check", "price"):
+        assert command in done.stdout
+        assert run(command, "--help").returncode == 0
+    assert run("--version").stdout.strip() == dragoman.__version__
+
+
+def test_the_tour_shows_the_format_at_work() -> None:
+    done = run("tour")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    for sign in (
+        "tool_use",
+        '"schema_version": 1',
+        "hologram",
+        "unchanged  True",
+        "call-is-answered",
+        "breaches left: 0",
+    ):
+        assert sign in done.stdout
+    assert "stream_incomplete" in done.stdout
+    assert "0.000654" in done.stdout
+
+
+def test_the_example_conversation_breaks_no_rule() -> None:
+    assert dragoman.check(example_conversation()) == ()
+
+
+def test_a_good_file_is_good(tmp_path: Path) -> None:
+    done = run("check", written(tmp_path / "good.jsonl", example_conversation()))
+    assert done.returncode == 0
+    assert "4 messages, 0 breaches" in done.stdout
+
+
+def test_a_broken_file_is_reported_and_repaired_elsewhere(tmp_path: Path) -> None:
+    messages = example_conversation()
+    broken = written(tmp_path / "broken.jsonl", (*messages[:2], messages[3]))
+    before = broken.read_bytes()
+    done = run("check", broken, "--repair-to", tmp_path / "mended.jsonl")
+    assert done.returncode == 1
+    assert "call-is-answered" in done.stdout
+    assert "A call has its result before anything else is said." in done.stdout
+    assert broken.read_bytes() == before
+    assert run("check", tmp_path / "mended.jsonl").returncode == 0
+    assert run("check", broken, "--repair-to", broken).returncode == 2
+    assert broken.read_bytes() == before
+
+
+def test_a_json_array_is_read_too_and_its_unknown_parts_are_kept(tmp_path: Path) -> None:
+    first, *rest = [dragoman.encode(message) for message in example_conversation()]
+    newer = first.replace(b'"content":[', b'"content":[{"type":"hologram", "x":1e2},')
+    file = tmp_path / "array.json"
+    file.write_bytes(b" [\n" + b",\n".join([newer, *rest[:1], *rest[2:]]) + b"]")
+    assert run("check", file, "--repair-to", tmp_path / "out.jsonl").returncode == 1
+    assert (tmp_path / "out.jsonl").read_bytes().startswith(newer)
+
+
+def test_what_cannot_be_read_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    good = dragoman.encode(example_conversation()[0])
+    for content, says in [
+        (good + b"\n" + good[:-9], "line 2"),
+        (good.replace(b'"text":"Summarize README.md"', b'"text":7'), "$.content[0].text"),
+        (b"[1]", "item 0"),
+        (b'[{"a":1,"a":2}]', "occurs twice"),
+    ]:
+        (tmp_path / "bad.jsonl").write_bytes(content)
+        done = run("check", tmp_path / "bad.jsonl")
+        assert done.returncode == 2
+        assert says in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert "Traceback" not in done.stderr
+    assert run("check", tmp_path / "absent.jsonl").returncode == 2
+    assert run("check", tmp_path).returncode == 2
+
+
+def test_a_receipt_is_printed_for_an_id_and_for_an_alias() -> None:
+    done = run(
+        "price", "anthropic:claude-sonnet-4-6", "--input-tokens", "8", "--output-tokens", "42", "--at", "2026-05-08"
+    )
+    assert done.returncode == 0
+    assert "0.000654" in done.stdout
+    assert run("price", "sonnet", "--input-tokens", "1").returncode == 0
+    assert "total" in run("price", "local", "--output-tokens", "9").stdout
+
+
+def test_prices_of_one_s_own_go_over_the_built_in_ones(tmp_path: Path) -> None:
+    file = tmp_path / "prices.yaml"
+    file.write_text(
+        'pricing_version: "mine"\nmodels:\n  openai:gpt-5: {input_per_mtok_usd: 7, output_per_mtok_usd: 9}\n'
+    )
+    done = run("price", "openai:gpt-5", "--input-tokens", "1000000", "--prices", file)
+    assert "+mine" in done.stdout
+    assert "7 / million" in done.stdout
+    for content, says in [
+        ("[1]", "price file"),
+        ("a: [", "YAML"),
+        ("pricing_version: x\nmodels: {a:b: {}}", "price file"),
+    ]:
+        file.write_text(content)
+        bad = run("price", "openai:gpt-5", "--prices", file)
+        assert (bad.returncode, says in bad.stderr) == (2, True), bad.stderr
+
+
+def test_an_unknown_model_is_an_error_that_helps() -> None:
+    done = run("price", "nope")
+    assert done.returncode == 2
+    assert "provider:model" in done.stderr
+    done = run("price", "openai:nope", "--input-tokens", "1")
+    assert done.returncode == 2
+    assert "price file" in done.stderr

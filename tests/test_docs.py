@@ -1,0 +1,314 @@
+"""The documentation is true: its examples run, its tables are complete, and its links lead somewhere.
+
+Python blocks of a page share one namespace and run in an empty folder. A block of data with a title, as in
+``yaml title="prices.yaml"``, is written there as a file of that name before the next example runs. In a console block
+a line that begins with ``$ dragoman`` is run and what it prints is compared, ``$ echo $?`` stands for its exit code, and
+other commands are only shown. In what is shown, a line ``…`` stands for any lines, and ``…`` within a line for anything
+in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from sybil import Document, Example, Region
+from sybil.parsers.markdown import PythonCodeBlockParser
+from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
+
+from dragoman import catalog, errors, event, exchange, pricing, toolschema
+from dragoman.cli import app
+from tests.conftest import ROOT
+
+DOCS = ROOT / "docs"
+SOURCE = ROOT / "src" / "dragoman"
+PAGES = sorted(page for page in (ROOT / "README.md", *DOCS.rglob("*.md")) if page.is_file())
+ONLY_SHOWN = {"text", "sh"}
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+
+
+# --- examples --------------------------------------------------------------------------------------------------------
+
+
+@every_page
+def test_every_example_on_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for example in Document.parse(str(page), PythonCodeBlockParser(), other_blocks):
+        example.evaluate()
+
+
+@every_page
+def test_every_block_on_a_page_is_of_a_kind_that_is_tested_or_only_shown(page: Path) -> None:
+    for language, title, region in blocks_of(Document(page.read_text("utf-8"), str(page))):
+        assert language in {"python", *EVALUATORS, *ONLY_SHOWN}
+        assert not region.lexemes["rest"], f"{language}: nothing but a title may follow it"
+        assert title is None or language not in ("python", "console"), f"{language}: it is run, and never a file"
+
+
+def blocks_of(document: Document) -> Iterator[tuple[str, str | None, Region]]:
+    """Every fenced block: its language, the file that its title names, and its place."""
+    info = re.compile(r'(?P<language>[^\s]*)(?:[ \t]+title="(?P<title>[^"]+)")?[ \t]*(?P<rest>[^\n]*)\n')
+    for region in RawFencedCodeBlockLexer(info)(document):
+        yield region.lexemes["language"], region.lexemes["title"], region
+
+
+def other_blocks(document: Document) -> Iterable[Region]:
+    """A parser for what is not Python."""
+    for language, title, region in blocks_of(document):
+        if language in EVALUATORS:
+            region.parsed = (title, str(region.lexemes["source"]))
+            region.evaluator = EVALUATORS[language]
+            yield region
+
+
+def run_console(example: Example) -> str | None:
+    _, text = example.parsed
+    exit_code = 0
+    for command, shown in commands_of(text):
+        if command == "echo $?":
+            printed = f"{exit_code}\n"
+        elif command.split()[0] == "dragoman":
+            printed, exit_code = output_of(command)
+        else:
+            continue
+        if not matches(shown, printed):
+            return f"$ {command}\n--- shown\n{shown}\n--- printed\n{printed}"
+    return None
+
+
+def commands_of(text: str) -> list[tuple[str, str]]:
+    """The commands of a console block, each with the output shown."""
+    assert text.startswith("$ "), "a console block begins with a command"
+    parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
+    return [(command.strip(), shown) for command, _, shown in (part.partition("\n") for part in parts)]
+
+
+def output_of(command: str) -> tuple[str, int]:
+    """What a command prints in a terminal of 80 columns without colours, and its exit code."""
+    program = shutil.which("dragoman", path=Path(sys.executable).parent)
+    assert program, "the command is not installed beside this Python"
+    terminal = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUTF8": "1"}
+    done = subprocess.run(
+        [program, *shlex.split(command)[1:]],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **terminal},
+        encoding="utf-8",
+        check=False,
+        timeout=60,
+    )
+    return done.stdout, done.returncode
+
+
+def matches(shown: str, printed: str) -> bool:
+    lines = [re.escape(line.rstrip()).replace("…", ".*") + "\n" for line in shown.strip("\n").splitlines()]
+    pattern = "".join(r"(?:.*\n)*" if line == ".*\n" else line for line in lines)
+    text = "".join(line.rstrip() + "\n" for line in printed.strip("\n").splitlines())
+    return re.fullmatch(pattern, text) is not None
+
+
+def test_output_matches_what_is_shown_and_nothing_else() -> None:
+    assert matches("a\n…\nd\n", "a\nb\nc\nd\n")
+    assert matches("a\n…\nb\n", "a\nb\n")
+    assert matches("version …\n", "\nversion 0.1  \n")
+    assert not matches("a\n", "a\nb\n")
+    assert not matches("a.c\n", "abc\n")
+    assert not matches("x … z\n", "x y\nz\n")
+
+
+def keep_as_file(parse: Callable[[str], object]) -> Callable[[Example], None]:
+    """An evaluator for data: it has to parse, and a title makes it a file."""
+
+    def evaluate(example: Example) -> None:
+        title, text = example.parsed
+        for part in text.splitlines() if title and title.endswith(".jsonl") else [text]:
+            parse(part)
+        if title:
+            assert Path(title).name == title, "a title is the name of a file, without a folder"
+            Path(title).write_text(text, "utf-8")
+
+    return evaluate
+
+
+EVALUATORS: dict[str, Callable[[Example], str | None]] = {
+    "console": run_console,
+    "json": keep_as_file(json.loads),
+    "toml": keep_as_file(tomllib.loads),
+    "yaml": keep_as_file(yaml.safe_load),
+}
+
+
+# --- pages and links -------------------------------------------------------------------------------------------------
+
+
+def pages_in_the_menu() -> list[Path]:
+    def walk(entry: object) -> Iterator[str]:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for inner in entry.values() if isinstance(entry, dict) else typing.cast("list[object]", entry):
+                yield from walk(inner)
+
+    menu = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))["project"]["nav"]
+    return [DOCS / name for name in walk(menu)]
+
+
+def test_every_page_is_in_the_menu_once() -> None:
+    menu = pages_in_the_menu()
+    assert [page for page in PAGES if page.is_relative_to(DOCS) and page not in menu] == []
+    assert len(menu) == len(set(menu))
+
+
+def test_every_page_in_the_menu_exists() -> None:
+    assert [page.name for page in pages_in_the_menu() if not page.is_file()] == []
+
+
+def text_outside_blocks(page: Path) -> str:
+    return re.sub(r"^(```|~~~).*?^\1", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors_of(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ +(.+?) *#*$", text_outside_blocks(page), flags=re.MULTILINE)
+    plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
+    return {re.sub(r"[-\s]+", "-", heading) for heading in plain}
+
+
+@every_page
+def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
+    menu = pages_in_the_menu()  # a page that only the menu has is reported there
+    dead = []
+    for link in re.findall(r"\]\(<?([^)>\s]+)", text_outside_blocks(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        missing = not target.exists() and target not in menu
+        if missing or (anchor and target.is_file() and anchor not in anchors_of(target)):
+            dead.append(link)
+    assert dead == []
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    builder = shutil.which("zensical", path=Path(sys.executable).parent)
+    if builder is None:
+        pytest.skip("the builder of the site is not installed")
+    shutil.copytree(DOCS, tmp_path / "docs")
+    shutil.copy(ROOT / "zensical.toml", tmp_path)
+    done = subprocess.run(
+        [builder, "build", "--clean", "--strict"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "site" / "index.html").is_file()
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def section(page: str, heading: str) -> str:
+    """What stands under a heading, its subsections included."""
+    text = (DOCS / page).read_text("utf-8")
+    found = re.search(rf"^(#+) {re.escape(heading)}$(.*?)(?=^#{{1,2}} |\Z)", text, flags=re.MULTILINE | re.DOTALL)
+    assert found, f"{page} has no section {heading!r}"
+    return found[2]
+
+
+def rows(page: str, heading: str) -> list[str]:
+    """The names in the first column of the tables in a section."""
+    return re.findall(r"^\| `([^`]+)`", section(page, heading), flags=re.MULTILINE)
+
+
+def fields(struct: type) -> tuple[str, ...]:
+    names: tuple[str, ...] = struct.__struct_fields__  # type: ignore[attr-defined]
+    return tuple(name for name in names if name != "unknown_fields")
+
+
+def tags(union: object) -> list[str]:
+    return [member.__struct_config__.tag for member in typing.get_args(union)]
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "names"),
+    [
+        ("streams.md", "The events", tags(event.StreamEvent)),
+        ("streams.md", "Why a model stopped", [reason.value for reason in exchange.StopReason]),
+        ("tools.md", "What a schema may use", list(toolschema.ALLOWED)),
+        ("tools.md", "What a schema may not use", list(toolschema.REFUSED)),
+        ("tools.md", "Formats", list(toolschema.FORMATS)),
+        ("tools.md", "The most that a tool can do", [effect.value for effect in exchange.SideEffects]),
+        ("catalog.md", "A provider's row", [name for name in fields(catalog.Provider) if name != "key"]),
+        ("catalog.md", "Capabilities", list(fields(catalog.AdapterCapabilities))),
+        ("catalog.md", "Quirks", list(catalog.QUIRKS)),
+        ("pricing.md", "A price file", list(fields(pricing._Row))),
+        ("errors.md", "What a fault says", list(fields(exchange.Fault))),
+        ("errors.md", "Kinds of faults", [kind.value for kind in exchange.ErrorClass]),
+    ],
+)
+def test_a_table_names_everything_that_there_is(page: str, heading: str, names: list[str]) -> None:
+    assert sorted(rows(page, heading)) == sorted(names)
+
+
+@pytest.mark.parametrize("command", [name for name in app if not name.startswith("-")])
+def test_every_command_is_documented_with_its_options(command: str) -> None:
+    documented = rows("cli.md", f"dragoman {command}")
+    options = [argument.names[0] for argument in app[command].assemble_argument_collection()]
+    given = {name.partition(" ")[0] for name in documented}
+    for option in options:
+        assert option in given or option.removeprefix("--").upper() in given, option
+    assert len(given) == len(options)
+
+
+def test_every_documented_command_exists() -> None:
+    headings = re.findall(r"^## dragoman (\S+)$", (DOCS / "cli.md").read_text("utf-8"), flags=re.MULTILINE)
+    assert sorted(headings) == sorted(name for name in app if not name.startswith("-"))
+
+
+def codes_of_classes() -> set[str]:
+    def tree(cls: type[errors.DragomanError]) -> Iterator[type[errors.DragomanError]]:
+        yield cls
+        for child in cls.__subclasses__():
+            yield from tree(child)
+
+    return {cls.code for cls in tree(errors.DragomanError) if cls.__module__ == errors.__name__}
+
+
+def codes_in_the_source() -> dict[str, set[str]]:
+    """What stands behind ``code=`` in a call, by whether the call makes a fault or an error."""
+    found: dict[str, set[str]] = {"fault": set(), "error": set()}
+    for file in SOURCE.rglob("*.py"):
+        for call in (node for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Call)):
+            kind = "fault" if isinstance(call.func, ast.Name) and call.func.id == "Fault" else "error"
+            for keyword in call.keywords:
+                if keyword.arg == "code":
+                    constants = (node for node in ast.walk(keyword.value) if isinstance(node, ast.Constant))
+                    found[kind].update(node.value for node in constants if isinstance(node.value, str))
+    return found
+
+
+def test_every_error_code_is_documented_and_every_documented_code_exists() -> None:
+    in_source = codes_in_the_source()
+    assert sorted(rows("errors.md", "Codes of errors")) == sorted(codes_of_classes() | in_source["error"])
+    assert sorted(rows("errors.md", "Codes of faults")) == sorted(in_source["fault"])
+
+
+def test_the_tree_of_errors_is_drawn_in_full() -> None:
+    drawn = set(re.findall(r"\w+Error", section("errors.md", "The tree")))
+    assert drawn == {name for name in vars(errors) if name.endswith("Error")}

@@ -1,0 +1,87 @@
+"""The house: who may import whom, what an import costs, and what every file promises."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import dragoman
+from dragoman import errors
+from tests.conftest import ROOT
+
+SOURCES = sorted((ROOT / "src" / "dragoman").rglob("*.py"))
+
+
+def test_imports_only_go_down() -> None:
+    tool = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([tool, "--no-logo", "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_importing_the_package_loads_no_server_database_provider_or_price_library() -> None:
+    script = (
+        "import sys, json; import dragoman; print(json.dumps(sorted(name.partition('.')[0] for name in sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    core = json.loads(done.stdout)
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+    names = {re.split(r"[><=]", line)[0].replace("-", "_").replace("pyyaml", "yaml") for line in declared}
+    assert names & set(core) == {"msgspec"}
+    assert not {"asyncio", "socket", "ssl", "sqlite3", "http", "pydantic", "httpx2"} & set(core)
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT / "src")))
+def test_every_module_says_what_it_is(file: Path) -> None:
+    assert ast.get_docstring(ast.parse(file.read_text("utf-8")))
+
+
+def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
+    drawn = re.findall(r"^\s*[│├└─\s]*(\w+Error)\s{2,}\S", errors.__doc__ or "", flags=re.MULTILINE)
+    classes = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, errors.DragomanError)]
+    assert sorted(drawn) == sorted(cls.__name__ for cls in classes)
+    for cls in classes:
+        assert cls.__dict__.get("code"), f"{cls.__name__} has no code of its own"
+    assert len({cls.code for cls in classes}) == len(classes)
+
+
+def test_an_error_says_where_what_and_what_to_do() -> None:
+    error = errors.InputError("is not a thing", where="$.x", remedy="Make it one")
+    assert str(error) == "$.x: is not a thing. Make it one"
+    assert (error.where, error.what, error.remedy, error.code) == (
+        "$.x",
+        "is not a thing",
+        "Make it one",
+        "invalid_input",
+    )
+    fault = dragoman.Fault(code="overloaded", message="busy", provider="anthropic")
+    assert str(errors.RemoteFaultError(fault)) == "anthropic: busy"
+    assert errors.RemoteFaultError(fault).code == "overloaded"
+
+
+def test_the_public_names_are_all_there_and_sorted() -> None:
+    assert dragoman.__all__ == sorted(dragoman.__all__)
+    assert all(hasattr(dragoman, name) for name in dragoman.__all__)
+
+
+def test_the_version_is_the_package_s() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    assert dragoman.__version__ == declared
+
+
+def test_the_lock_has_hashes_and_names_no_host() -> None:
+    for name in ("dev.txt", "run.txt"):
+        text = (ROOT / "requirements" / name).read_text("utf-8")
+        pins = re.findall(r"^[a-z0-9][\w.\-\[\]]*==\S+", text, flags=re.MULTILINE)
+        assert len(pins) > 10
+        assert not re.search(r"https?://|--(?:extra-)?index-url|--find-links|file:", text)
+        for block in re.split(r"\n(?=[a-z0-9])", text.partition("\n\n")[2] or text):
+            if "==" in block.split("\n")[0]:
+                assert "--hash=sha256:" in block

@@ -1,0 +1,59 @@
+"""The pages that are normative say what the code says."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+from types import ModuleType
+
+import pytest
+
+from dragoman import exchange, message
+from dragoman.value import Value
+from tests.conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts" / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", ["format.md", "rules.md"])
+def test_the_page_is_up_to_date(reference: ModuleType, page: str) -> None:
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    assert reference.filled(text) == text, "run: python scripts/reference.py"
+
+
+def test_every_type_of_the_format_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "format.md").read_text("utf-8")
+    shown = set(re.findall(r"<!-- (?:fields|words) of dragoman\.\w+\.(\w+) -->", page))
+    here = {
+        name
+        for name, cls in inspect.getmembers(message, inspect.isclass)
+        if cls.__module__ == message.__name__ and name not in ("UnknownBlock", "TokenUsage")
+    }
+    assert here | {"ToolDefinition", "SideEffects"} == shown
+
+
+def test_every_field_and_every_word_is_explained(reference: ModuleType) -> None:
+    for room in (message, exchange):
+        for _, cls in inspect.getmembers(room, inspect.isclass):
+            if cls.__module__ == room.__name__ and issubclass(cls, Value):
+                explained = reference._comments(cls)
+                missing = [
+                    name
+                    for name in cls.__struct_fields__
+                    if name not in explained and name not in ("unknown_fields", "raw")
+                ]
+                assert missing == [], cls.__name__
+
+
+def test_a_page_that_lies_is_noticed(reference: ModuleType) -> None:
+    text = (ROOT / "docs" / "format.md").read_text("utf-8")
+    assert reference.filled(text.replace("| `is_error` | true or false |", "| `is_error` | text |")) == text
