@@ -369,6 +369,11 @@ def test_one_session() -> None:
         {"model": "a\0:b"},
         {"provider": "a\0"},
         {"extra": {"k": ["\0"]}},
+        {"extra": {"\0": 1}},
+        {"usage": SPOKEN.usage.replace(pricing_version="\0")},
+        {"usage": SPOKEN.usage.replace(service_tier="\0")},
+        {"usage": SPOKEN.usage.replace(server_tool_calls={"\0": 1})},
+        {"routing": RoutingDecisionRecord(RoutingMode.RULE, MODEL, "r", alternatives_considered=["\0"])},
         {"routing": RoutingDecisionRecord(RoutingMode.RULE, MODEL, "r", rule_name="\0")},
         {"routing": RoutingDecisionRecord(RoutingMode.RULE, MODEL, "\0")},
         {"user_message_attachments": [Attachment("b", "p\0", "image/png")]},
@@ -379,7 +384,7 @@ def test_one_session() -> None:
 def test_names_are_plain(change: dict) -> None:
     odd = assistant(TEXT, **change)
     assert set(broken_rules(odd)) == {"names-are-plain"}
-    assert check(odd)[0].where.startswith("$.metadata.")
+    assert check(odd)[0].where.startswith("$.metadata")
     assert rules_of_repair([odd]) == ["names-are-plain"]
     for other in (
         user(TEXT).replace(id="a\0"),

@@ -240,7 +240,7 @@ def check(
     subject: Message | Iterable[Message],
     input_problems: InputProblems | None = None,
 ) -> tuple[Breach, ...]:
-    """Every breach, in the order of the messages. For a session, the rules between its messages as well."""
+    """Every breach. For a session, first those of each message, then those between messages."""
     breaches: list[Breach] = []
     if isinstance(subject, Message):
         _check_message(subject, "$", breaches, input_problems)
@@ -368,9 +368,9 @@ def _check_names(message: Message, where: str, breaches: list[Breach]) -> None:
 
 
 def _may_hold_nul(metadata: MessageMetadata) -> bool:
-    """Whether its words need a closer look: they hold a NUL, or a client chose them."""
-    routing = metadata.routing
-    return (
+    """Whether its words need a closer look: they hold a NUL, or there are some that are rare."""
+    routing, usage = metadata.routing, metadata.usage
+    return bool(
         metadata.extra is not None
         or metadata.run_id is not None
         or metadata.stage is not None
@@ -381,7 +381,9 @@ def _may_hold_nul(metadata: MessageMetadata) -> bool:
         or metadata.user_message_attachments != ()
         or (metadata.model is not None and "\0" in metadata.model)
         or (metadata.provider is not None and "\0" in metadata.provider)
+        or (usage is not None and ("\0" in usage.pricing_version or usage.service_tier or usage.server_tool_calls))
         or (routing is not None and ("\0" in routing.reason or "\0" in f"{routing.chosen_model}{routing.rule_name}"))
+        or (routing is not None and routing.alternatives_considered != ())
     )
 
 
@@ -395,6 +397,7 @@ def _nul_places(value: Any, where: str) -> Iterable[str]:
                 yield from _nul_places(getattr(value, name), f"{where}.{name}")
     elif isinstance(value, dict):
         for key, item in value.items():
+            yield from _nul_places(key, f"{where} (the key {key!r})")
             yield from _nul_places(item, f"{where}.{key}")
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
@@ -522,7 +525,7 @@ def _without_nul(value: Any) -> Any:
         names = [name for name in value.__struct_fields__ if name not in _NOT_OURS_TO_READ]
         return value.replace(**{name: _without_nul(getattr(value, name)) for name in names})
     if isinstance(value, dict):
-        return {key: _without_nul(item) for key, item in value.items()}
+        return {_without_nul(key): _without_nul(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(_without_nul(item) for item in value)
     return value

@@ -9,8 +9,8 @@ not 1.0 is not true, and the order of keys counts), because those differences ar
 
 Reading has two paths. The fast one is msgspec's own decoder, which refuses anything it does not know; it is trusted
 only when encoding its result gives the same bytes again, which proves that no key was doubled and nothing was dropped.
-Every other text takes the careful path, which reads field by field. The one rule: the fast path may be slower, never
-laxer.
+Every other text takes the careful path, which reads field by field. The one rule: what both paths accept, they read
+alike.
 """
 
 from __future__ import annotations
