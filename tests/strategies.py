@@ -208,7 +208,7 @@ faults = st.builds(
 )
 _finished = st.fixed_dictionaries(
     {
-        "stop_reason": st.sampled_from(StopReason),
+        "stop_reason": st.sampled_from([reason for reason in StopReason if reason is not StopReason.ERROR]),
         "stop_sequence": optional_words,
         "fault": st.none(),
     }

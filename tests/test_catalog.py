@@ -140,6 +140,14 @@ def test_rows_are_laid_over_the_built_in_ones_field_by_field() -> None:
         (ROWS + "[models.'acme:third']\nsupports_images = 'yes'", "acme:third.*bool"),
         (ROWS + "[models.'acme:third']\naliases = 'x'", "aliases"),
         ("not toml", "catalog"),
+        ("providers = 5", "its tables"),
+        ("[provider.a]\ntitle = 'A'", "unknown field `provider`"),
+        (ROWS.replace("{ supports_images = true, max_context_tokens = 1000 }", "5"), "capabilities"),
+        (ROWS.replace("max_context_tokens = 1000", "max_context_tokens = 0"), "max_context_tokens"),
+        (ROWS.replace("supports_images = true", "supports_image = true"), "supports_image"),
+        (ROWS.replace("key_variables", "tool_ids = { size = 9 }\nkey_variables"), "unknown field `size`"),
+        (ROWS.replace("key_variables", 'tool_ids = { alphabet = "" }\nkey_variables'), "alphabet"),
+        (ROWS + "[models.'acme:']", "provider:model"),
     ],
 )
 def test_a_wrong_row_is_refused_with_its_place(rows: str, says: str) -> None:

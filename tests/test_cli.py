@@ -90,7 +90,7 @@ def test_what_cannot_be_read_is_one_line_and_exit_code_2(tmp_path: Path) -> None
         (good + b"\n" + good[:-9], "line 2"),
         (good.replace(b'"text":"Summarize README.md"', b'"text":7'), "$.content[0].text"),
         (b"[1]", "item 0"),
-        (b'[{"a":1,"a":2}]', "occurs twice"),
+        (b'[{"a":1,"a":2}]', "bad.jsonl: the key 'a' occurs twice"),
     ]:
         (tmp_path / "bad.jsonl").write_bytes(content)
         done = run("check", tmp_path / "bad.jsonl")
@@ -99,6 +99,10 @@ def test_what_cannot_be_read_is_one_line_and_exit_code_2(tmp_path: Path) -> None
         assert done.stderr.count("\n") == 1
         assert "Traceback" not in done.stderr
     assert run("check", tmp_path / "absent.jsonl").returncode == 2
+    (tmp_path / "good.jsonl").write_bytes(good)
+    done = run("check", tmp_path / "good.jsonl", "--repair-to", tmp_path / "no" / "such" / "folder")
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
     assert run("check", tmp_path).returncode == 2
 
 
@@ -127,13 +131,20 @@ def test_prices_of_one_s_own_go_over_the_built_in_ones(tmp_path: Path) -> None:
     ]:
         file.write_text(content)
         bad = run("price", "openai:gpt-5", "--prices", file)
-        assert (bad.returncode, says in bad.stderr) == (2, True), bad.stderr
+        assert (bad.returncode, says in bad.stderr, bad.stderr.count("\n")) == (2, True, 1), bad.stderr
+    file.write_bytes(b"\xff\xfe\xfd")
+    assert run("price", "openai:gpt-5", "--prices", file).returncode == 2
+    own = tmp_path / "prices.json"
+    own.write_text(
+        '{\t"pricing_version": "mine", "models": {"me:mine": {"input_per_mtok_usd": 7, "output_per_mtok_usd": 9}}}'
+    )
+    assert "7 / million" in run("price", "me:mine", "--input-tokens", "5", "--prices", own).stdout
 
 
 def test_an_unknown_model_is_an_error_that_helps() -> None:
     done = run("price", "nope")
     assert done.returncode == 2
     assert "provider:model" in done.stderr
-    done = run("price", "openai:nope", "--input-tokens", "1")
+    done = run("price", "nobody:knows", "--input-tokens", "1")
     assert done.returncode == 2
     assert "price file" in done.stderr

@@ -161,6 +161,9 @@ def test_a_cost_that_is_no_amount_is_refused(amount: str) -> None:
     )
     with pytest.raises(FormatError, match="cost_usd"):
         dragoman.decode(HELLO_JSON.replace(b'"metadata":{}', b'"metadata":' + usage.encode()))
+    said = usage.replace(f'"cost_usd":"{amount}"', f'"cost_usd":"1","provider_cost_usd":"{amount}"')
+    with pytest.raises(FormatError, match="cost_usd"):
+        dragoman.decode(HELLO_JSON.replace(b'"metadata":{}', b'"metadata":' + said.encode()))
 
 
 # --- what a newer version added --------------------------------------------------------------------------------------
@@ -349,6 +352,23 @@ def test_an_input_may_be_256_levels_deep_and_no_deeper() -> None:
     assert block.input["a"]["a"]["a"]
     with pytest.raises(ValueError, match="deeper than 256"):
         ToolUseBlock("tu_1", "f", nested(257))
+
+
+def test_only_blocks_are_content() -> None:
+    for wrong in ("hi", [1], [{"type": "text", "text": "hi"}], [HELLO]):
+        with pytest.raises(ValueError, match="is not a block"):
+            HELLO.replace(content=wrong)
+
+
+def test_a_residue_that_json_cannot_say_cannot_be_made() -> None:
+    with pytest.raises(ValueError, match="provider_raw"):
+        TextBlock("x", provider_raw={"a": float("nan")})
+
+
+def test_negative_counts_are_refused() -> None:
+    usage = b'{"input_tokens":-1,"output_tokens":1,"cost_usd":"0","pricing_version":"v","latency_ms":1}'
+    with pytest.raises(FormatError, match="input_tokens"):
+        dragoman.decode(HELLO_JSON.replace(b'"metadata":{}', b'"metadata":{"usage":' + usage + b"}"))
 
 
 def test_values_are_frozen_and_lists_become_tuples() -> None:

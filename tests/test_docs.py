@@ -225,16 +225,12 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def section(text: str, heading: str) -> str:
-    """What stands under a heading, up to the next one."""
-    found = re.search(rf"^#+ {re.escape(heading)}$(.*?)(?=^#+ |\Z)", text, flags=re.MULTILINE | re.DOTALL)
-    assert found, f"there is no section {heading!r}"
-    return found[1]
-
-
 def rows(page: str, heading: str) -> list[str]:
-    """The names in the first column of the tables in a section."""
-    return re.findall(r"^\| `([^`]+)`", section(text_outside_blocks(DOCS / page), heading), flags=re.MULTILINE)
+    """The names in the first column of the tables under a heading, up to the next one."""
+    text = text_outside_blocks(DOCS / page)
+    found = re.search(rf"^#+ {re.escape(heading)}$(.*?)(?=^#+ |\Z)", text, flags=re.MULTILINE | re.DOTALL)
+    assert found, f"{page} has no section {heading!r}"
+    return re.findall(r"^\| `([^`]+)`", found[1], flags=re.MULTILINE)
 
 
 def fields(struct: type) -> tuple[str, ...]:
@@ -310,6 +306,12 @@ def test_every_error_code_is_documented_and_every_documented_code_exists() -> No
     assert sorted(rows("errors.md", "Codes of faults")) == sorted(in_source["fault"])
 
 
-def test_the_tree_of_errors_is_drawn_in_full() -> None:
-    drawn = set(re.findall(r"\w+Error", section((DOCS / "errors.md").read_text("utf-8"), "The tree")))
-    assert drawn == {name for name in vars(errors) if name.endswith("Error")}
+def test_the_tree_of_errors_is_drawn_in_full_and_as_in_the_source() -> None:
+    def tree(text: str) -> list[str]:
+        return [line.strip() for line in text.splitlines() if re.match(r" *(?:DragomanError  |[├│└])", line)]
+
+    drawn = tree((DOCS / "errors.md").read_text("utf-8"))
+    assert drawn == tree(errors.__doc__ or "")
+    assert {re.findall(r"\w+Error", line)[0] for line in drawn} == {
+        name for name in vars(errors) if name[-5:] == "Error"
+    }

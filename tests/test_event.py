@@ -225,8 +225,24 @@ def test_what_comes_after_the_end_is_ignored_with_one_warning(caplog: pytest.Log
 
 
 def test_a_reply_with_a_fault_cannot_claim_a_proper_end() -> None:
-    with pytest.raises(ValueError, match="stops with 'error'"):
-        Reply(stop_reason=StopReason.END_TURN, fault=Fault(code="x", message="y"))
+    fault = Fault(code="x", message="y")
+    for wrong in (
+        {"stop_reason": StopReason.END_TURN, "fault": fault},
+        {"stop_reason": StopReason.ERROR},
+        {"stop_reason": StopReason.ERROR, "fault": fault, "stop_sequence": "x"},
+    ):
+        with pytest.raises(ValueError, match="stop_"):
+            Reply(**wrong)
+
+
+def test_an_answer_that_ends_as_failed_has_a_fault() -> None:
+    assert fault_of(TextDelta(0, "a"), MessageComplete(StopReason.ERROR))[0] == "unexplained_error"
+
+
+def test_what_a_failed_answer_consumed_is_kept() -> None:
+    used = TokenUsage(input_tokens=5, output_tokens=6)
+    reply = fold([StreamError(Fault(code="x", message="y")), UsageUpdate(used)])
+    assert reply.usage == used
 
 
 def test_raw_notes_of_several_deltas_are_merged() -> None:

@@ -120,6 +120,35 @@ def test_no_two_calls_of_a_session_are_spelled_the_same_and_each_is_found_again(
     assert [again.theirs("p", tool_id, spelling) for tool_id in tool_ids] == theirs
 
 
+def test_what_was_learned_is_rebuilt_in_its_order() -> None:
+    ids = ToolIds()
+    for ours, theirs in [("tu_A", "x"), ("tu_B", "x"), ("tu_A", "x"), ("tu_A", "y"), ("tu_A", "y")]:
+        ids.learn("p", ours, theirs)
+    again = ToolIds(ids.entries)
+    for theirs in ("x", "y"):
+        assert again.ours("p", theirs) == ids.ours("p", theirs) == "tu_A"
+    assert again.theirs("p", "tu_A") == ids.theirs("p", "tu_A") == "y"
+    assert again.entries == ids.entries
+
+
+def test_a_spelling_without_room_is_refused_and_one_that_is_used_up_says_so() -> None:
+    for wrong in ({"alphabet": ""}, {"prefix": "call_", "max_length": 5}, {"prefix": "call_", "exact_length": 3}):
+        with pytest.raises(ValueError, match="room"):
+            IdSpelling(**wrong)
+    assert len(spell("tu_01", IdSpelling(exact_length=50))) == 50
+    ids = ToolIds()
+    single = IdSpelling(alphabet="a", exact_length=1)
+    assert ids.theirs("p", "tu_1", single) == "a"
+    with pytest.raises(ValueError, match="no id is left"):
+        ids.theirs("p", "tu_2", single)
+
+
+@pytest.mark.parametrize(("time_ms", "randomness"), [(2**48, 0), (-1, 0), (0, 2**80), (0, -1)])
+def test_what_does_not_fit_a_ulid_is_refused(time_ms: int, randomness: int) -> None:
+    with pytest.raises(ValueError, match="no ULID"):
+        ulid(time_ms, randomness)
+
+
 def test_a_collision_is_resolved_and_the_resolution_is_kept() -> None:
     tiny = IdSpelling(alphabet="ab", exact_length=2)
     ids = ToolIds()

@@ -141,6 +141,10 @@ def test_numbers_are_returned_with_their_digits() -> None:
     assert json.dumps(read_json('{"a":9007199254740993}')) == '{"a": 9007199254740993}'
 
 
+def test_a_limit_beyond_the_interpreter_s_is_still_an_error_of_ours() -> None:
+    assert code_of("[" * 100_000 + "]" * 100_000, JsonLimits(max_depth=200_000)) == "too_deep"
+
+
 def test_an_error_says_where() -> None:
     with pytest.raises(JsonError, match="line 3 column 8"):
         read_json('{\n  "a": 1,\n  "b": }')

@@ -151,9 +151,30 @@ def test_a_tool_of_the_provider_without_a_price_is_an_error() -> None:
         receipt(table_of(), "a:b", usage, MAY)
 
 
-def test_parts_larger_than_their_whole_are_refused() -> None:
-    with pytest.raises(FormatError, match="larger than the whole"):
-        receipt(table_of(), "a:b", TokenUsage(input_tokens=1, output_tokens=1, reasoning_tokens=2), MAY)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"reasoning_tokens": 2},
+        {"input_tokens": -1},
+        {"cache_creation_1h_input_tokens": 1},
+        {"server_tool_calls": {"x": -1}},
+    ],
+    ids=str,
+)
+def test_negative_counts_and_parts_larger_than_their_whole_are_refused(wrong: dict) -> None:
+    table = table_of(server_tools_per_thousand_usd={"x": 1})
+    with pytest.raises(FormatError, match="negative"):
+        receipt(table, "a:b", TokenUsage(**{"input_tokens": 1, "output_tokens": 1, **wrong}), MAY)
+
+
+def test_a_receipt_is_exact_whatever_the_caller_s_decimal_context_is() -> None:
+    import decimal
+
+    rate = "3." + "1234567890" * 9
+    with decimal.localcontext(decimal.Context(prec=3)):
+        made = receipt(table_of(input_per_mtok_usd=rate), "a:b", TokenUsage(input_tokens=123_456, output_tokens=0), MAY)
+    with decimal.localcontext(decimal.Context(prec=200)):
+        assert made.total_usd == Decimal(rate) * 123_456 / 1_000_000
 
 
 def test_local_models_cost_an_explicit_zero() -> None:
@@ -186,7 +207,10 @@ def test_a_price_holds_from_its_date_on() -> None:
     # The day is a day in UTC, whatever zone the moment is told in.
     east = datetime(2026, 6, 1, 1, 0, tzinfo=timezone(timedelta(hours=2)))
     assert table.price("a:b", east).rates.input_per_mtok_usd == 1
+    newest_first = prices_from({"pricing_version": "t", "models": {"a:b": rows[::-1]}})
+    assert newest_first.price("a:b", before + timedelta(days=9)).rates.input_per_mtok_usd == 2
     only_later = prices_from({"pricing_version": "t", "models": {"a:b": [rows[1]]}})
+    assert table_of().overlaid(only_later).price("a:b", before).rates.input_per_mtok_usd == 1
     with pytest.raises(UnknownPriceError, match="2026-05-31"):
         only_later.price("a:b", before)
     with pytest.raises(ValueError, match="time zone"):
@@ -278,8 +302,11 @@ def test_our_totals_are_the_library_s_own_for_every_model_that_it_prices_by_toke
     ],
 )
 def test_a_wrong_price_file_is_refused_with_its_place(change: dict, says: str) -> None:
-    with pytest.raises(FormatError, match=says):
+    with pytest.raises(FormatError, match=says) as caught:
         prices_from({**SPECIFIED, **change})
+    assert caught.value.code == "invalid_prices"
+    if isinstance(change.get("models"), dict):
+        assert "a:b" in str(caught.value)
 
 
 def test_a_tenth_in_a_file_is_a_tenth() -> None:

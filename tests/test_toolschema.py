@@ -141,6 +141,39 @@ def test_an_input_is_checked_and_every_problem_has_its_place() -> None:
     box.check_input("unknown_tool", {"anything": 1})
 
 
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("date-time", "2026-05-08T12:00:00Z", "noon"),
+        ("date", "2026-05-08", "2026-02-30"),
+        ("time", "12:00:00Z", "25:00:00Z"),
+        ("duration", "P1Y2M3DT4H5M6S", "1D"),
+        ("duration", "P2W", "PT"),
+        ("email", "a@example.com", "a"),
+        ("hostname", "example.com", "-x"),
+        ("ipv4", "127.0.0.1", "256.0.0.1"),
+        ("ipv6", "::1", "1"),
+        ("uri", "https://example.com/", "x y"),
+        ("uuid", "123e4567-e89b-12d3-a456-426614174000", "0"),
+    ],
+)
+def test_every_format_is_an_assertion(name: str, good: str, bad: str) -> None:
+    box = Toolbox([with_property({"type": "string", "format": name})])
+    assert box.problems("read_file", {"x": good}) == ()
+    assert box.problems("read_file", {"x": bad}) != ()
+
+
+def test_a_registered_tool_cannot_be_changed_from_outside() -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    box = Toolbox([tool(schema)])
+    schema["properties"]["x"] = {"anyOf": []}
+    assert box.definitions["read_file"].input_schema == {"type": "object", "properties": {}}
+
+
+def test_an_input_with_a_lone_surrogate_has_a_problem() -> None:
+    assert Toolbox([tool(FULL)]).problems("read_file", {"path": "\ud800"}) == ("$: a lone surrogate in a text",)
+
+
 def test_an_evil_pattern_costs_no_more_than_a_good_one() -> None:
     """On a backtracking engine the first of these takes longer than the age of the universe."""
     box = Toolbox([with_property({"type": "string", "pattern": pattern}).replace(name=f"t{index}") for index, pattern in

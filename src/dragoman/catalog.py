@@ -17,7 +17,7 @@ import importlib.resources
 import re
 import tomllib
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -29,6 +29,9 @@ QUIRKS: Final = {
     "terminal_reason_optional": "a complete answer may end without a reason for stopping",
 }
 _SNAPSHOT: Final = re.compile(r"(?:-\d{8}|-\d{4}-\d{2}-\d{2}|@\d{8}|-latest)")
+
+
+Tokens = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class AdapterCapabilities(Value, frozen=True, kw_only=True):
@@ -44,8 +47,8 @@ class AdapterCapabilities(Value, frozen=True, kw_only=True):
     supports_parallel_tool_calls: bool = False
     supports_prompt_caching: bool = False
     supports_system_messages_in_list: bool = True  # else they are hoisted out of the list
-    max_context_tokens: int = 8_192
-    max_output_tokens: int = 4_096
+    max_context_tokens: Tokens = 8_192
+    max_output_tokens: Tokens = 4_096
     accepted_image_media_types: tuple[str, ...] = ()  # only meaningful with supports_images
     supports_documents: bool = False
     supports_audio: bool = False
@@ -81,14 +84,21 @@ class Model(Value, frozen=True, kw_only=True):
 Row = TypeVar("Row")
 
 
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    providers: dict[str, dict[str, Any]] = {}
+    models: dict[str, dict[str, Any]] = {}
+
+
 class Catalog:
     """Providers and models, by name."""
 
     def __init__(self, rows: Mapping[str, Any], origin: str = "catalog") -> None:
         self._rows = rows
         self._origin = origin
-        self.providers = {key: self._provider(key, row) for key, row in rows.get("providers", {}).items()}
-        self.models = {model_id: self._model(model_id, row) for model_id, row in rows.get("models", {}).items()}
+        file = self._read(rows, _File, "its tables")
+        self._defaults = {key: row.get("capabilities", {}) for key, row in file.providers.items()}
+        self.providers = {key: self._provider(key, row) for key, row in file.providers.items()}
+        self.models = {model_id: self._model(model_id, row) for model_id, row in file.models.items()}
         self._aliases = self._alias_table()
 
     def provider(self, key: str) -> Provider:
@@ -137,7 +147,8 @@ class Catalog:
 
     def _provider(self, key: str, row: Mapping[str, Any]) -> Provider:
         fields = {name: value for name, value in row.items() if name != "capabilities"}
-        provider = self._read({"key": key, **fields}, Provider, f"providers.{key}")
+        provider = self._read({**fields, "key": key}, Provider, f"providers.{key}")
+        self._capabilities(key, {}, f"providers.{key}.capabilities")
         for quirk in provider.quirks:
             if quirk not in QUIRKS:
                 raise self._error(f"unknown quirk {quirk!r}; known are {', '.join(QUIRKS)}", f"providers.{key}.quirks")
@@ -146,7 +157,7 @@ class Catalog:
     def _model(self, model_id: str, row: Mapping[str, Any]) -> Model:
         key, colon, name = model_id.partition(":")
         where = f'models."{model_id}"'
-        if not colon or key not in self.providers:
+        if not colon or not name or key not in self.providers:
             raise self._error("a model is named provider:model, after a provider that has a row", where)
         aliases = self._read(row.get("aliases", []), tuple[str, ...], f"{where}.aliases")
         own = {field: value for field, value in row.items() if field != "aliases"}
@@ -154,7 +165,7 @@ class Catalog:
         return Model(id=model_id, provider=key, name=name, aliases=aliases, capabilities=capabilities)
 
     def _capabilities(self, key: str, own: Mapping[str, Any], where: str) -> AdapterCapabilities:
-        defaults = self._rows["providers"][key].get("capabilities", {})
+        defaults = self._read(self._defaults[key], dict[str, Any], where)
         return self._read({**defaults, **own}, AdapterCapabilities, where)
 
     def _alias_table(self) -> dict[str, str]:

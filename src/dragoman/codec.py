@@ -18,7 +18,7 @@ import msgspec
 
 from dragoman import value
 from dragoman.errors import FormatError, InputError, NewerVersionError
-from dragoman.jsontext import OWN, read_json
+from dragoman.jsontext import OWN, read_json, utf8
 from dragoman.message import Message
 from dragoman.versions import FORMAT, Format
 
@@ -38,14 +38,14 @@ def encode(message: Message) -> bytes:
 
 def decode(data: bytes | str, schema: Format = FORMAT) -> Message:
     """The message that a JSON text says; an ``InputError`` names the place of what is wrong."""
-    data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    data = utf8(data) if isinstance(data, str) else data
     try:
         message = _decode_fast(data)
         if (
             encode(message) == data
             and message.schema_version == schema.current
             and message.created_at.tzinfo is UTC
-            and (message.metadata.usage is None or message.metadata.usage.cost_usd.is_finite())
+            and (message.metadata.usage is None or message.metadata.usage.is_finite())
         ):
             return message
     except value.NOT_SO_FAST:
@@ -94,8 +94,8 @@ def _decode_carefully(data: bytes, schema: Format) -> Message:
         what = f"schema version {version}; this Dragoman knows up to {schema.current} and cannot read it ({error})"
         raise NewerVersionError(what, data=data, version=version, where="$.schema_version") from None
     usage = message.metadata.usage
-    if usage is not None and not usage.cost_usd.is_finite():
-        raise FormatError(f"{usage.cost_usd} is not an amount", where="$.metadata.usage.cost_usd")
+    if usage is not None and not usage.is_finite():
+        raise FormatError("an amount that is no number", where="$.metadata.usage.cost_usd")
     if found.places:
         _warn_of_unknown(message, tuple(found.places))
     return message.replace()  # which puts the time into UTC

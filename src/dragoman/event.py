@@ -176,6 +176,14 @@ _INCOMPLETE: Final = Fault(
 )
 
 
+_UNEXPLAINED: Final = Fault(
+    code="unexplained_error",
+    message="the provider ended the answer as failed and did not say why",
+    error_class=ErrorClass.SERVER_ERROR,
+    retryable=True,
+)
+
+
 class _OpenText:
     """A text or thinking block that is still growing."""
 
@@ -208,10 +216,10 @@ class _OpenCall:
                 raise JsonError(f"a tool's input is a JSON object, not {type(value).__name__}")
             return ToolUseBlock(self.start.id, self.start.name, value, provider_raw)
         except (JsonError, ValueError) as error:
-            return self.invalid(str(error))
+            return self.invalid(str(error), provider_raw)
 
-    def invalid(self, reason: str) -> InvalidToolUseBlock:
-        return InvalidToolUseBlock(self.start.id, self.start.name, "".join(self.parts), reason)
+    def invalid(self, reason: str, provider_raw: ProviderRaw | None = None) -> InvalidToolUseBlock:
+        return InvalidToolUseBlock(self.start.id, self.start.name, "".join(self.parts), reason, provider_raw)
 
 
 class _Folding:
@@ -228,10 +236,10 @@ class _Folding:
         self.late = False
 
     def take(self, event: StreamEvent) -> None:
-        if self.fault is not None:
-            return
-        if type(event) is UsageUpdate:
+        if type(event) is UsageUpdate:  # at any time: what was consumed is charged, also for an answer that failed
             self.usage = event.usage
+        elif self.fault is not None:
+            return
         elif self.end is not None:
             self._ignore_late(event)
         else:
@@ -314,6 +322,8 @@ class _Folding:
         """What is wrong although no event said so: no end, or a call that cannot be used."""
         if self.end is None:
             return _INCOMPLETE
+        if self.end.stop_reason is StopReason.ERROR:
+            return _UNEXPLAINED
         cut = next((block for block in self.blocks.values() if isinstance(block, _OpenCall)), None)
         if cut is None and self.unusable is None:
             return None

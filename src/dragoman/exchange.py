@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.message import ContentBlock, ProviderRaw, TokenUsage
+from dragoman.message import ContentBlock, ProviderRaw, TokenUsage, blocks_from
 from dragoman.value import MadeByHand, Value, check_plain
 
 
@@ -93,7 +93,8 @@ class Reply(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
     provider_raw: ProviderRaw | None = None  # what only one dialect can say about it
 
     def check_made(self) -> None:
-        if type(self.content) is not tuple:
-            msgspec.structs.force_setattr(self, "content", tuple(self.content))
-        if self.fault is not None and (self.stop_reason is not StopReason.ERROR or self.stop_sequence is not None):
-            raise ValueError(f"stop_reason: a reply with a fault stops with 'error', not {self.stop_reason.value!r}")
+        msgspec.structs.force_setattr(self, "content", blocks_from(self.content))
+        if (self.fault is not None) != (self.stop_reason is StopReason.ERROR):
+            raise ValueError("stop_reason: a reply has a fault if, and only if, it stops with 'error'")
+        if self.fault is not None and self.stop_sequence is not None:
+            raise ValueError("stop_sequence: a reply that failed was not ended by a word")

@@ -28,6 +28,8 @@ _PAIRS: Final = tuple(high + low for high in ALPHABET for low in ALPHABET)
 
 def ulid(time_ms: int, randomness: int) -> str:
     """A ULID: 48 bits of time, 80 bits of randomness, as 26 characters that sort like the number."""
+    if not (0 <= time_ms < 1 << 48 and 0 <= randomness < _RANDOM_LIMIT):
+        raise ValueError(f"no ULID has the time {time_ms} ms and the randomness {randomness}")
     return _ulid_from_int((time_ms << _RANDOM_BITS) | randomness)
 
 
@@ -88,13 +90,22 @@ def _int_from_ulid(text: str) -> int:
 # --- tool ids, as dialects spell them --------------------------------------------------------------------------------
 
 
-class IdSpelling(msgspec.Struct, frozen=True):
+class IdSpelling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a provider accepts as the id of a tool call that it did not issue itself."""
 
     alphabet: str = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-"
     max_length: int = 64
     exact_length: int | None = None
     prefix: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.alphabet or self.room < 1:
+            raise ValueError("an id needs an alphabet, and room behind its prefix")
+
+    @property
+    def room(self) -> int:
+        """How many characters there may be behind the prefix."""
+        return (self.exact_length or self.max_length) - len(self.prefix)
 
     def accepts(self, text: str) -> bool:
         """Whether the provider would take this id as it is."""
@@ -103,6 +114,7 @@ class IdSpelling(msgspec.Struct, frozen=True):
 
 
 AS_IT_IS: Final = IdSpelling()
+_MAX_ATTEMPTS: Final = 1_000
 
 
 def spell(tool_id: str, spelling: IdSpelling, attempt: int = 0) -> str:
@@ -112,16 +124,12 @@ def spell(tool_id: str, spelling: IdSpelling, attempt: int = 0) -> str:
         for candidate in (tool_id, spelling.prefix + bare):
             if spelling.accepts(candidate):
                 return candidate
-    length = (spelling.exact_length or spelling.max_length) - len(spelling.prefix)
-    # A letter first where there is one: some providers refuse an id that begins with a sign.
+    # Letters and digits where there are any: some providers refuse an id that begins with a sign.
     letters = "".join(sign for sign in spelling.alphabet if sign.isalnum()) or spelling.alphabet
-    digest = hashlib.sha256(f"{attempt}\0{tool_id}".encode("utf-8", "surrogatepass")).digest()
-    number = int.from_bytes(digest)
-    made = []
-    for _ in range(min(length, 40)):
-        number, digit = divmod(number, len(letters))
-        made.append(letters[digit])
-    return spelling.prefix + "".join(made)
+    length = spelling.room if spelling.exact_length else min(spelling.room, 26)
+    digest = hashlib.shake_256(f"{attempt}\0{tool_id}".encode("utf-8", "surrogatepass")).digest(length * 4)
+    signs = [letters[int.from_bytes(digest[at : at + 4]) % len(letters)] for at in range(0, len(digest), 4)]
+    return spelling.prefix + "".join(signs)
 
 
 class ToolIds:
@@ -133,18 +141,22 @@ class ToolIds:
     def __init__(self, entries: tuple[tuple[str, str, str], ...] = ()) -> None:
         self._theirs: dict[tuple[str, str], str] = {}
         self._ours: dict[tuple[str, str], str] = {}
+        self._learned: list[tuple[str, str, str]] = []
         for provider, tool_id, provider_id in entries:
             self.learn(provider, tool_id, provider_id)
 
     @property
     def entries(self) -> tuple[tuple[str, str, str], ...]:
-        """Everything learned so far."""
-        return tuple((provider, ours, theirs) for (provider, ours), theirs in self._theirs.items())
+        """Everything learned so far, in its order."""
+        return tuple(self._learned)
 
     def learn(self, provider: str, tool_id: str, provider_id: str) -> None:
         """A provider issued this id for that call. Where it uses one id again, the newest call answers to it."""
+        if self._theirs.get((provider, tool_id)) == provider_id and self._ours[provider, provider_id] == tool_id:
+            return
         self._theirs[provider, tool_id] = provider_id
         self._ours[provider, provider_id] = tool_id
+        self._learned.append((provider, tool_id, provider_id))
 
     def ours(self, provider: str, provider_id: str) -> str | None:
         """Our id for what a provider calls so, if it was ever seen."""
@@ -153,11 +165,11 @@ class ToolIds:
     def theirs(self, provider: str, tool_id: str, spelling: IdSpelling = AS_IT_IS) -> str:
         """What to call it toward a provider: its own id if it issued one, else a spelling that it accepts."""
         known = self._theirs.get((provider, tool_id))
-        attempt = 0
-        while known is None:
+        if known is not None:
+            return known
+        for attempt in range(_MAX_ATTEMPTS):
             candidate = spell(tool_id, spelling, attempt)
             if self._ours.get((provider, candidate), tool_id) == tool_id:
-                known = candidate
                 self.learn(provider, tool_id, candidate)
-            attempt += 1
-        return known
+                return candidate
+        raise ValueError(f"{provider}: no id is left for {tool_id!r}; its spelling has room for too few")

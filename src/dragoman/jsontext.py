@@ -46,7 +46,7 @@ OWN: Final = JsonLimits(max_bytes=None, max_depth=256, max_keys=None, integers_o
 def read_json(data: bytes | str, limits: JsonLimits = REQUEST) -> Any:
     """The value of a JSON text, or a ``JsonError`` that says where and what."""
     if isinstance(data, str):
-        data = _encoded(data)
+        data = utf8(data)
     if limits.max_bytes is not None and len(data) > limits.max_bytes:
         raise JsonError(f"{len(data)} bytes are more than the {limits.max_bytes} allowed", code="too_large")
     if data.count(b"[") + data.count(b"{") > limits.max_depth:  # else it cannot be deeper than that
@@ -57,7 +57,7 @@ def read_json(data: bytes | str, limits: JsonLimits = REQUEST) -> Any:
             # The same text again, so no key was dropped and no number respelled: three times faster than to look.
             if msgspec.json.encode(value) == data and not (limits.integers_of_64_bits and _has_long_number(data)):
                 return value
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # the careful reader knows what to say about it
     return _read_carefully(data, limits)
 
@@ -107,9 +107,12 @@ def _parsed(text: str, limits: JsonLimits) -> Any:
         return decoder.decode(text)
     except json.JSONDecodeError as error:
         raise JsonError(f"not JSON ({error.msg})", where=f"line {error.lineno} column {error.colno}") from None
+    except RecursionError:
+        raise JsonError("nested deeper than this interpreter can follow", code="too_deep") from None
 
 
-def _encoded(text: str) -> bytes:
+def utf8(text: str) -> bytes:
+    """A text as bytes, or a ``JsonError`` where it holds what no bytes can say."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:

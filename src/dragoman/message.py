@@ -20,6 +20,7 @@ imports nothing from the rooms above. And the format only grows: a field is adde
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -47,7 +48,19 @@ class Role(OpenEnum):
     TOOL = "tool"  # a tool, answering a call
 
 
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
 # --- blocks ----------------------------------------------------------------------------------------------------------
+
+
+class Block(Value, metaclass=MadeByHand, frozen=True):
+    """The base of every block that we know."""
+
+    def check_made(self) -> None:
+        raw = getattr(self, "provider_raw", None)
+        if raw is not None:
+            check_plain(raw, "provider_raw")
 
 
 class ImageSource(Value, frozen=True):
@@ -58,7 +71,7 @@ class ImageSource(Value, frozen=True):
     unknown_fields: Unknown = UNSET
 
 
-class TextBlock(Value, frozen=True, tag_field="type", tag="text"):
+class TextBlock(Block, frozen=True, tag_field="type", tag="text"):
     """Words."""
 
     type: ClassVar[Literal["text"]] = "text"
@@ -67,7 +80,7 @@ class TextBlock(Value, frozen=True, tag_field="type", tag="text"):
     unknown_fields: Unknown = UNSET
 
 
-class ToolUseBlock(Value, metaclass=MadeByHand, frozen=True, tag_field="type", tag="tool_use"):
+class ToolUseBlock(Block, frozen=True, tag_field="type", tag="tool_use"):
     """The assistant calls a tool, with an input that parsed as a JSON object."""
 
     type: ClassVar[Literal["tool_use"]] = "tool_use"
@@ -78,10 +91,11 @@ class ToolUseBlock(Value, metaclass=MadeByHand, frozen=True, tag_field="type", t
     unknown_fields: Unknown = UNSET
 
     def check_made(self) -> None:
+        super().check_made()
         check_plain(self.input, "input")
 
 
-class InvalidToolUseBlock(Value, frozen=True, tag_field="type", tag="invalid_tool_use"):
+class InvalidToolUseBlock(Block, frozen=True, tag_field="type", tag="invalid_tool_use"):
     """The assistant tried to call a tool, and what arrived is not a usable input. It is kept, shown and never executed.
 
     A type of its own, so that no code that runs ``ToolUseBlock`` can run one of these by mistake.
@@ -96,7 +110,7 @@ class InvalidToolUseBlock(Value, frozen=True, tag_field="type", tag="invalid_too
     unknown_fields: Unknown = UNSET
 
 
-class ToolResultBlock(Value, metaclass=MadeByHand, frozen=True, tag_field="type", tag="tool_result"):
+class ToolResultBlock(Block, frozen=True, tag_field="type", tag="tool_result"):
     """What a tool answered."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
@@ -107,11 +121,11 @@ class ToolResultBlock(Value, metaclass=MadeByHand, frozen=True, tag_field="type"
     unknown_fields: Unknown = UNSET
 
     def check_made(self) -> None:
-        if type(self.content) is not tuple:
-            msgspec.structs.force_setattr(self, "content", tuple(self.content))
+        super().check_made()
+        msgspec.structs.force_setattr(self, "content", blocks_from(self.content))
 
 
-class ImageBlock(Value, frozen=True, tag_field="type", tag="image"):
+class ImageBlock(Block, frozen=True, tag_field="type", tag="image"):
     """A picture."""
 
     type: ClassVar[Literal["image"]] = "image"
@@ -121,7 +135,7 @@ class ImageBlock(Value, frozen=True, tag_field="type", tag="image"):
     unknown_fields: Unknown = UNSET
 
 
-class DocumentBlock(Value, frozen=True, tag_field="type", tag="document"):
+class DocumentBlock(Block, frozen=True, tag_field="type", tag="document"):
     """A document, such as a PDF."""
 
     type: ClassVar[Literal["document"]] = "document"
@@ -132,7 +146,7 @@ class DocumentBlock(Value, frozen=True, tag_field="type", tag="document"):
     unknown_fields: Unknown = UNSET
 
 
-class AudioBlock(Value, frozen=True, tag_field="type", tag="audio"):
+class AudioBlock(Block, frozen=True, tag_field="type", tag="audio"):
     """A recording."""
 
     type: ClassVar[Literal["audio"]] = "audio"
@@ -142,7 +156,7 @@ class AudioBlock(Value, frozen=True, tag_field="type", tag="audio"):
     unknown_fields: Unknown = UNSET
 
 
-class VideoBlock(Value, frozen=True, tag_field="type", tag="video"):
+class VideoBlock(Block, frozen=True, tag_field="type", tag="video"):
     """A film."""
 
     type: ClassVar[Literal["video"]] = "video"
@@ -152,7 +166,7 @@ class VideoBlock(Value, frozen=True, tag_field="type", tag="video"):
     unknown_fields: Unknown = UNSET
 
 
-class ThinkingBlock(Value, frozen=True, tag_field="type", tag="thinking"):
+class ThinkingBlock(Block, frozen=True, tag_field="type", tag="thinking"):
     """The model's own reasoning. Replayed only to where it came from; never shown to another model as speech."""
 
     type: ClassVar[Literal["thinking"]] = "thinking"
@@ -162,7 +176,7 @@ class ThinkingBlock(Value, frozen=True, tag_field="type", tag="thinking"):
     unknown_fields: Unknown = UNSET
 
 
-class RedactedThinkingBlock(Value, frozen=True, tag_field="type", tag="redacted_thinking"):
+class RedactedThinkingBlock(Block, frozen=True, tag_field="type", tag="redacted_thinking"):
     """Reasoning that the provider only hands out encrypted."""
 
     type: ClassVar[Literal["redacted_thinking"]] = "redacted_thinking"
@@ -171,7 +185,7 @@ class RedactedThinkingBlock(Value, frozen=True, tag_field="type", tag="redacted_
     unknown_fields: Unknown = UNSET
 
 
-class OpaqueBlock(Value, metaclass=MadeByHand, frozen=True, tag_field="type", tag="opaque"):
+class OpaqueBlock(Block, frozen=True, tag_field="type", tag="opaque"):
     """A block that only one dialect understands, for example a web search that the provider ran on its own servers."""
 
     type: ClassVar[Literal["opaque"]] = "opaque"
@@ -181,6 +195,7 @@ class OpaqueBlock(Value, metaclass=MadeByHand, frozen=True, tag_field="type", ta
     unknown_fields: Unknown = UNSET
 
     def check_made(self) -> None:
+        super().check_made()
         check_plain(self.wire, "wire")
 
 
@@ -207,6 +222,15 @@ ContentBlock = (
     | OpaqueBlock
     | UnknownBlock
 )
+
+
+def blocks_from(content: Iterable[ContentBlock]) -> tuple[ContentBlock, ...]:
+    """Blocks as a tuple; anything else is refused."""
+    blocks = content if type(content) is tuple else tuple(content)
+    for block in blocks:
+        if not isinstance(block, Block | UnknownBlock):
+            raise ValueError(f"content: {type(block).__name__} is not a block")
+    return blocks
 
 
 # --- metadata --------------------------------------------------------------------------------------------------------
@@ -253,15 +277,15 @@ class RoutingDecisionRecord(Value, metaclass=MadeByHand, frozen=True):
 class TokenUsage(Value, frozen=True, kw_only=True):
     """What a call consumed. The buckets are disjoint: input, cached and cache creation add up to the whole prompt."""
 
-    input_tokens: int  # prompt tokens neither read from nor written to a cache
-    output_tokens: int  # everything generated, reasoning included
-    cached_input_tokens: int = 0  # prompt tokens read from a cache
-    cache_creation_input_tokens: int = 0  # prompt tokens written to a cache, whatever its lifetime
-    cache_creation_1h_input_tokens: int = 0  # the part of cache_creation_input_tokens kept for an hour
-    reasoning_tokens: int = 0  # the part of output_tokens spent on reasoning, where known
-    input_audio_tokens: int = 0  # the part of input_tokens that was audio
-    output_audio_tokens: int = 0  # the part of output_tokens that was audio
-    server_tool_calls: dict[str, int] | None = None  # calls of tools that the provider ran, by name
+    input_tokens: Count  # prompt tokens neither read from nor written to a cache
+    output_tokens: Count  # everything generated, reasoning included
+    cached_input_tokens: Count = 0  # prompt tokens read from a cache
+    cache_creation_input_tokens: Count = 0  # prompt tokens written to a cache, whatever its lifetime
+    cache_creation_1h_input_tokens: Count = 0  # the part of cache_creation_input_tokens kept for an hour
+    reasoning_tokens: Count = 0  # the part of output_tokens spent on reasoning, where known
+    input_audio_tokens: Count = 0  # the part of input_tokens that was audio
+    output_audio_tokens: Count = 0  # the part of output_tokens that was audio
+    server_tool_calls: dict[str, Count] | None = None  # calls of tools that the provider ran, by name
     service_tier: str | None = None  # the tier that was really served, where told
     estimated: bool = False  # the provider sent no usage: the counts are our own estimate
     provider_cost_usd: Decimal | None = None  # what the provider said it cost: for comparison, never used
@@ -273,11 +297,16 @@ class Usage(TokenUsage, metaclass=MadeByHand, frozen=True, kw_only=True):
 
     cost_usd: Decimal  # computed from our price table, never the provider's figure
     pricing_version: str  # which price table that was
-    latency_ms: int  # from the request to the last byte
+    latency_ms: Count  # from the request to the last byte
 
     def check_made(self) -> None:
-        if not self.cost_usd.is_finite():
-            raise ValueError(f"cost_usd: {self.cost_usd} is not an amount")
+        if not self.is_finite():
+            raise ValueError(f"cost_usd: {self.cost_usd} or {self.provider_cost_usd} is not an amount")
+
+    def is_finite(self) -> bool:
+        """Whether its amounts are numbers: a Decimal may also be NaN or infinite."""
+        said = self.provider_cost_usd
+        return self.cost_usd.is_finite() and (said is None or said.is_finite())
 
 
 class Attachment(Value, frozen=True):
@@ -335,8 +364,7 @@ class Message(Value, metaclass=MadeByHand, frozen=True, omit_defaults=False):
     unknown_fields: Unknown = UNSET
 
     def check_made(self) -> None:
-        if type(self.content) is not tuple:
-            msgspec.structs.force_setattr(self, "content", tuple(self.content))
+        msgspec.structs.force_setattr(self, "content", blocks_from(self.content))
         if self.created_at.tzinfo is not UTC:
             if self.created_at.tzinfo is None:
                 raise ValueError("created_at: a time without a time zone")

@@ -24,8 +24,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
-from decimal import Decimal
-from typing import Any, Final
+from decimal import Context, Decimal, localcontext
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -121,8 +121,8 @@ class PriceTable:
         return bool(self._find(model))
 
     def overlaid(self, overlay: PriceTable) -> PriceTable:
-        """This table, with the overlay's prices for every model that the overlay knows."""
-        return PriceTable(f"{self.version}+{overlay.version}", lambda model: overlay._find(model) or self._find(model))
+        """This table, and over it the overlay's prices wherever and whenever they hold."""
+        return PriceTable(f"{self.version}+{overlay.version}", lambda model: self._find(model) + overlay._find(model))
 
 
 # --- receipts --------------------------------------------------------------------------------------------------------
@@ -153,8 +153,9 @@ def receipt(table: PriceTable, model: str, usage: TokenUsage, at: datetime) -> R
     """The receipt for one call of a model at that time."""
     prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
     rates, tier = table.price(model, at, usage.service_tier).rates_for(prompt)
-    lines = tuple(_lines(rates, usage, model))
-    total = _exact(sum((line.amount_usd for line in lines), Decimal(0)))
+    with localcontext(_EXACT):
+        lines = tuple(_lines(rates, usage, model))
+        total = _shortest(sum((line.amount_usd for line in lines), Decimal(0)))
     return Receipt(
         model=model,
         lines=lines,
@@ -193,14 +194,18 @@ def _lines(rates: Rates, usage: TokenUsage, model: str) -> Iterable[ReceiptLine]
     )
     for bucket, tokens, candidates in buckets:
         if tokens < 0:
-            raise FormatError(f"a part of the {bucket} tokens is larger than the whole", where="usage")
+            raise FormatError(f"the {bucket} tokens are negative, or a part is larger than its whole", where="usage")
         if tokens:
             rate = next(candidate for candidate in candidates if candidate is not None)
-            yield ReceiptLine(bucket, tokens, rate, int(MILLION), _exact(tokens * rate / MILLION))
+            yield ReceiptLine(bucket, tokens, rate, int(MILLION), _shortest(tokens * rate / MILLION))
     if rates.requests_per_thousand_usd is not None:
         per_request = rates.requests_per_thousand_usd
-        yield ReceiptLine("request", 1, per_request, int(THOUSAND), _exact(per_request / THOUSAND))
+        yield ReceiptLine("request", 1, per_request, int(THOUSAND), _shortest(per_request / THOUSAND))
     for tool, calls in (usage.server_tool_calls or {}).items():
+        if calls == 0:
+            continue
+        if calls < 0:
+            raise FormatError(f"the calls of {tool} are negative", where="usage")
         rate_of_tool = (rates.server_tools_per_thousand_usd or {}).get(tool)
         if rate_of_tool is None:
             raise UnknownPriceError(
@@ -208,10 +213,13 @@ def _lines(rates: Rates, usage: TokenUsage, model: str) -> Iterable[ReceiptLine]
                 where=model,
                 remedy="Add server_tools_per_thousand_usd to the model in a price file; 0 if it is free",
             )
-        yield ReceiptLine(tool, calls, rate_of_tool, int(THOUSAND), _exact(calls * rate_of_tool / THOUSAND))
+        yield ReceiptLine(tool, calls, rate_of_tool, int(THOUSAND), _shortest(calls * rate_of_tool / THOUSAND))
 
 
-def _exact(amount: Decimal) -> Decimal:
+_EXACT: Final = Context(prec=1_000)  # more digits than any price has, whatever the caller's own context is
+
+
+def _shortest(amount: Decimal) -> Decimal:
     """The same amount in its shortest writing: 0.000654, never 0.00065400."""
     return Decimal(format(amount.normalize(), "f"))
 
@@ -238,28 +246,39 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     pricing_version: str
-    models: dict[str, _Row | list[_Row]]
+    models: dict[str, Any]
 
 
 def prices_from(mapping: Mapping[str, Any]) -> PriceTable:
     """A table from the shape above. A model may have a list of prices, with ``effective_from`` or ``service_tier``."""
-    try:
-        file = msgspec.convert(_texts_for_amounts(mapping), _File, strict=False)
-    except msgspec.ValidationError as error:
-        raise FormatError(str(error), where="price file", remedy="See the pricing page of the documentation") from None
-    prices = {
-        model: tuple(_price(model, row) for row in (rows if isinstance(rows, list) else [rows]))
-        for model, rows in file.models.items()
-    }
+    file = _converted(mapping, _File, "price file")
+    prices = {model: _prices(model, rows) for model, rows in file.models.items()}
     return PriceTable(file.pricing_version, lambda model: prices.get(model, ()))
 
 
-def _price(model: str, row: _Row) -> ModelPrice:
+Shape = TypeVar("Shape")
+
+
+def _converted(value: Any, shape: type[Shape], where: str) -> Shape:
+    try:
+        return msgspec.convert(value, shape, strict=False)
+    except msgspec.ValidationError as error:
+        remedy = "See the pricing page of the documentation"
+        raise FormatError(str(error), where=where, code="invalid_prices", remedy=remedy) from None
+
+
+def _prices(model: str, rows: Any) -> tuple[ModelPrice, ...]:
+    where = f"price file, {model}"
+    listed = _converted(_texts_for_amounts(rows if isinstance(rows, list) else [rows]), list[_Row], where)
+    return tuple(_price(row, where) for row in sorted(listed, key=lambda row: row.effective_from or date.min))
+
+
+def _price(row: _Row, where: str) -> ModelPrice:
     amounts = {name: getattr(row, name) for name in Rates.__struct_fields__}
     every = [amount for amount in amounts.values() if isinstance(amount, Decimal)]
     every.extend((row.server_tools_per_thousand_usd or {}).values())
     if any(not amount.is_finite() or amount < 0 for amount in every):
-        raise FormatError("a rate is a number from 0", where=f"price file, {model}")
+        raise FormatError("a rate is a number from 0", where=where, code="invalid_prices")
     return ModelPrice(rates=Rates(**amounts), service_tier=row.service_tier, effective_from=row.effective_from)
 
 

@@ -11,6 +11,7 @@ schema. The one rule: a schema keyword that is not on the list is an error, neve
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 from collections.abc import Iterable, Mapping
@@ -44,7 +45,7 @@ ALLOWED: Final = {
     "default": "any value",
     "examples": "a list",
     "format": f"one of {', '.join(FORMATS)}",
-    "pattern": "a regular expression without look-around and back-references",
+    "pattern": "a regular expression of moderate size, without look-around and back-references",
     "minimum": "a number",
     "maximum": "a number",
     "minLength": "a whole number from 0",
@@ -100,8 +101,9 @@ class Toolbox:
             problems = (f"name: {tool.name!r} is registered already", *problems)
         if problems:
             raise ToolSchemaError(tool.name, problems)
-        self._definitions[tool.name] = tool
-        self._validators[tool.name] = _validator(tool.input_schema)
+        own = tool.replace(input_schema=copy.deepcopy(tool.input_schema))  # nobody else can change it any more
+        self._definitions[tool.name] = own
+        self._validators[tool.name] = _validator(own.input_schema)
 
     @property
     def definitions(self) -> Mapping[str, ToolDefinition]:
@@ -111,9 +113,12 @@ class Toolbox:
     def problems(self, name: str, input: dict[str, Any]) -> tuple[str, ...]:  # noqa: A002
         """Everything wrong with the input of a call. A tool that is not here has no schema to break."""
         validator = self._validators.get(name)
-        if validator is None or validator.is_valid(input):
-            return ()
-        return tuple(f"{_path(error.instance_path)}: {error.message}" for error in validator.iter_errors(input))
+        try:
+            if validator is None or validator.is_valid(input):
+                return ()
+            return tuple(f"{_path(error.instance_path)}: {error.message}" for error in validator.iter_errors(input))
+        except UnicodeEncodeError:
+            return ("$: a lone surrogate in a text",)
 
     def check_input(self, name: str, input: dict[str, Any]) -> None:  # noqa: A002
         """Raise ``ToolInputError`` unless the input fits."""
@@ -126,7 +131,20 @@ def _validator(schema: dict[str, Any]) -> Any:
     # Imported when a tool is first registered: the library takes as long to load as the rest of this package.
     import jsonschema_rs  # noqa: PLC0415
 
-    return jsonschema_rs.Draft7Validator(schema, validate_formats=True, pattern_options=jsonschema_rs.RegexOptions())
+    return jsonschema_rs.Draft7Validator(
+        schema, validate_formats=True, formats=_LATER_FORMATS, pattern_options=jsonschema_rs.RegexOptions()
+    )
+
+
+# Formats that draft 7 does not have yet, and providers have.
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_DURATION: Final = re.compile(
+    r"P(?:[0-9]+W|(?=[0-9T])(?:[0-9]+Y)?(?:[0-9]+M)?(?:[0-9]+D)?(?:T(?=[0-9])(?:[0-9]+H)?(?:[0-9]+M)?(?:[0-9]+S)?)?)"
+)
+_LATER_FORMATS: Final = {
+    "uuid": lambda text: _UUID.fullmatch(text) is not None,
+    "duration": lambda text: _DURATION.fullmatch(text) is not None,
+}
 
 
 def _path(steps: Iterable[str | int]) -> str:

@@ -1,16 +1,16 @@
 """What every value of this package has in common: canonical bytes, equality, and room for what we do not know.
 
     encode(value)            the canonical bytes: fields in their declared order, defaults left out, no spaces
-    decode(cls, data)        the value, strictly; what a newer writer added is kept, with its bytes
+    decode_carefully(…)      the value, strictly; what a newer writer added is kept, with its bytes
     identity(value)          the canonical bytes without ``provider_raw``: what equality and every hash are made of
 
 Two values are equal exactly when their identities are the same bytes. That is stricter than Python's own equality (1 is
 not 1.0 is not true, and the order of keys counts), because those differences are visible to a model and to a reader.
 
-Reading has two paths. The fast one is msgspec's own decoder, which refuses anything it does not know; it is trusted
-only when encoding its result gives the same bytes again, which proves that no key was doubled and nothing was dropped.
-Every other text takes the careful path, which reads field by field. The one rule: what both paths accept, they read
-alike.
+Reading has two paths. The fast one is msgspec's own decoder, which refuses anything it does not know; a reader trusts
+it only when encoding its result gives the same bytes again, which proves that no key was doubled and nothing was
+dropped. Every other text takes the careful path, which reads field by field. The one rule: what both paths accept, they
+read alike.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dragoman.errors import FormatError, InputError
-from dragoman.jsontext import OWN, read_json
+from dragoman.jsontext import OWN
 
 
 class UnknownFields(Mapping[str, bytes]):
@@ -196,19 +196,6 @@ class Found:
     def __init__(self, *, lenient: bool = False) -> None:
         self.places: list[str] = []
         self.lenient = lenient  # a newer writer: what we know but cannot read is kept too
-
-
-def decode(cls: type[AnyValue], data: bytes | str) -> AnyValue:
-    """The value that a JSON text says, or an ``InputError`` that names the place."""
-    data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-    try:
-        value: AnyValue = _decoder(cls).decode(data)
-        if encode(value) == data:
-            return value
-    except (*NOT_SO_FAST, FormatError):
-        pass
-    read_json(data, OWN)
-    return decode_carefully(cls, data, Found())
 
 
 NOT_SO_FAST: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -388,7 +375,6 @@ __all__ = [
     "UnsetType",
     "Value",
     "check_plain",
-    "decode",
     "decode_carefully",
     "encode",
     "encode_fast",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -40,12 +42,14 @@ def check_file(
     breaches = dragoman.check(messages)
     if breaches:
         table = Table("message", "rule", "where", "what")
+        for column in table.columns:
+            column.overflow = "fold"  # never cut: an id is there to be copied
         for breach in breaches:
             table.add_row(*(escape(text) for text in (breach.message_id, breach.rule, breach.where, breach.what)))
         console.print(table)
         for rule in dict.fromkeys(breach.rule for breach in breaches):
             console.print(f"[bold]{rule}[/bold]  {escape(RULES[rule].statement)}")
-    console.print(f"{len(messages)} messages, {len(breaches)} breaches")
+    console.print(f"{len(messages)} messages, {len(breaches)} breach{'' if len(breaches) == 1 else 'es'}")
     if repair_to is not None:
         _write_repaired(console, messages, file, repair_to)
     return 1 if breaches else 0
@@ -58,23 +62,27 @@ def messages_from(file: Path) -> tuple[Message, ...]:
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=str(file)) from None
     if data.lstrip()[:1] == b"[":
-        parts = _array_parts(data, file)
+        with _naming(str(file)):
+            read_json(data, OWN)
+        items = enumerate(msgspec.json.decode(data, type=list[msgspec.Raw]))
+        parts = [(f"{file}, item {index}", bytes(item)) for index, item in items]
     else:
-        parts = [(f"{file}, line {number}", line) for number, line in enumerate(data.splitlines(), 1) if line.strip()]
+        lines = enumerate(data.split(b"\n"), 1)
+        parts = [(f"{file}, line {number}", line) for number, line in lines if line.strip()]
     messages = []
     for where, part in parts:
-        try:
+        with _naming(where):
             messages.append(dragoman.decode(part))
-        except InputError as error:
-            raise InputError(str(error), where=where, code=error.code) from None
     return tuple(messages)
 
 
-def _array_parts(data: bytes, file: Path) -> list[tuple[str, bytes]]:
-    """The items of a JSON array, each as its own bytes."""
-    read_json(data, OWN)
-    items = msgspec.json.decode(data, type=list[msgspec.Raw])
-    return [(f"{file}, item {index}", bytes(item)) for index, item in enumerate(items)]
+@contextlib.contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Put the file and the line in front of what is wrong there."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(str(error), where=where, code=error.code) from None
 
 
 def _write_repaired(console: Console, messages: tuple[Message, ...], file: Path, target: Path) -> None:
@@ -83,5 +91,8 @@ def _write_repaired(console: Console, messages: tuple[Message, ...], file: Path,
     repaired = dragoman.repair(messages)
     for action in repaired.actions:
         console.print(f"[bold]{action.rule}[/bold]  {escape(action.message_id)}  {escape(action.what)}")
-    target.write_bytes(b"".join(dragoman.encode(message) + b"\n" for message in repaired.messages))
+    try:
+        target.write_bytes(b"".join(dragoman.encode(message) + b"\n" for message in repaired.messages))
+    except OSError as error:
+        raise InputError(f"cannot be written ({error.strerror})", where=str(target)) from None
     console.print(f"wrote {len(repaired.messages)} messages to {escape(str(target))}", soft_wrap=True)

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dragoman import catalog, pricing
-from dragoman.errors import InputError
+from dragoman.errors import InputError, JsonError
+from dragoman.jsontext import read_json
 from dragoman.message import TokenUsage
 from dragoman.pricing import Receipt
 
@@ -63,8 +64,8 @@ def price(
     )
     moment = at or datetime.now(UTC)
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    rows = catalog.builtin()
-    made = pricing.receipt(price_table(prices), rows.model(model).id, usage, moment)
+    model_id = model if ":" in model else catalog.builtin().model(model).id
+    made = pricing.receipt(price_table(prices), model_id, usage, moment)
     Console().print(receipt_table(made))
 
 
@@ -79,11 +80,14 @@ def _mapping_from(file: Path) -> dict[str, object]:
     import yaml  # noqa: PLC0415
 
     try:
-        mapping = yaml.safe_load(file.read_text("utf-8"))  # JSON is YAML too
+        data = file.read_bytes()
+        mapping = read_json(data) if file.suffix == ".json" else yaml.safe_load(data)
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=str(file)) from None
     except yaml.YAMLError as error:
-        raise InputError(f"not YAML ({error})", where=str(file)) from None
+        raise InputError(f"not YAML ({' '.join(str(error).split())})", where=str(file)) from None
+    except JsonError as error:
+        raise InputError(str(error), where=str(file), code=error.code) from None
     if not isinstance(mapping, dict):
         raise InputError("not a price file: it has no pricing_version and models", where=str(file))
     return mapping
