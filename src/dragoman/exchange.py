@@ -1,4 +1,4 @@
-"""What is asked and what is answered, in nobody's wire format: tools, replies and faults.
+"""What is asked and what is answered, in nobody's wire format: requests, tools, replies, faults and losses.
 
 A ``Reply`` is what came back from a model, whole or folded from a stream. It is not yet a message: the turn adds the
 id, the reason for the model and the price. A ``Fault`` is a failure of the other side as a value, so that it can
@@ -9,11 +9,11 @@ finished.
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from dragoman.message import ContentBlock, ProviderRaw, TokenUsage, blocks_from
+from dragoman.message import ContentBlock, Message, ProviderRaw, TokenUsage, blocks_from
 from dragoman.value import MadeByHand, Value, check_plain
 
 
@@ -35,9 +35,91 @@ class ToolDefinition(Value, metaclass=MadeByHand, frozen=True):
     input_schema: dict[str, Any]  # JSON Schema, in the subset that every provider accepts
     side_effects: SideEffects  # the most that it can do, declared honestly
     requires_workspace: bool = True  # it works on files of a workspace
+    provider_raw: ProviderRaw | None = None  # what only one dialect can say about it
 
     def check_made(self) -> None:
         check_plain(self.input_schema, "input_schema")
+
+
+class OpaqueTool(Value, metaclass=MadeByHand, frozen=True):
+    """A tool that only one dialect understands, for example a web search that the provider runs itself."""
+
+    dialect: str  # the only dialect that may write it out again
+    wire: dict[str, Any]  # the object as it stood on the wire
+
+    def check_made(self) -> None:
+        check_plain(self.wire, "wire")
+
+
+class ToolChoice(Value, frozen=True):
+    """Whether the model may, must or must not call a tool."""
+
+    mode: Literal["auto", "none", "required", "tool"]  # "tool": the one of that name
+    name: str | None = None  # the tool that it must call
+
+
+class ResponseFormat(Value, frozen=True):
+    """What the answer has to look like."""
+
+    kind: Literal["text", "json", "json_schema"]  # free, any JSON, or JSON that fits the schema
+    json_schema: dict[str, Any] | None = None  # the schema
+    name: str | None = None  # what the schema is called
+    strict: bool | None = None  # whether the provider has to enforce it
+
+
+class Reasoning(Value, frozen=True, kw_only=True):
+    """How much the model shall think before it answers."""
+
+    enabled: bool | None = None  # on or off, where that is all there is to say
+    effort: str | None = None  # low, medium, high, …
+    budget_tokens: int | None = None  # at most so many tokens
+
+
+class Options(Value, frozen=True, kw_only=True):
+    """How to answer: what most providers understand. The rest is residue of the dialect that said it."""
+
+    max_output_tokens: int | None = None  # at most so many tokens
+    temperature: int | float | None = None  # how much chance
+    top_p: int | float | None = None  # from the likeliest tokens that add up to this
+    top_k: int | None = None  # from so many of the likeliest tokens
+    stop_sequences: tuple[str, ...] = ()  # words that end the answer
+    seed: int | None = None  # for the same chance again
+    presence_penalty: int | float | None = None  # against what was said at all
+    frequency_penalty: int | float | None = None  # against what was said often
+    tool_choice: ToolChoice | None = None  # whether to call a tool
+    parallel_tool_calls: bool | None = None  # whether several at once
+    response_format: ResponseFormat | None = None  # what the answer has to look like
+    reasoning: Reasoning | None = None  # how much to think
+    service_tier: str | None = None  # which tier to serve it on
+    user: str | None = None  # who it is for, in the caller's words
+    stream: bool | None = None  # whether to answer in pieces
+
+
+class Request(Value, frozen=True, kw_only=True):
+    """What a model is asked."""
+
+    model: str | None  # the model, in the provider's words
+    messages: tuple[Message, ...]  # the conversation, system prompts included
+    tools: tuple[ToolDefinition | OpaqueTool, ...] = ()  # what it may call
+    options: Options = Options()  # how to answer
+    provider_raw: ProviderRaw | None = None  # what only one dialect can say about it
+
+
+class Loss(Value, frozen=True):
+    """Something that the target of a translation cannot carry."""
+
+    session_id: str
+    message_id: str
+    block_type: str  # of the block that was left out, or the option's name
+    adapter: str  # the dialect that cannot say it
+    reason: str
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A wire object, and what of the canonical one is not in it."""
+
+    wire: Any
+    losses: tuple[Loss, ...] = ()
 
 
 class StopReason(enum.StrEnum):

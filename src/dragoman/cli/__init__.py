@@ -22,6 +22,7 @@ app = App(
 )
 app.command("dragoman.cli.tour:tour", name="tour", help="Show the format at work on an example conversation.")
 app.command("dragoman.cli.check:check_file", name="check", help="Check a file of messages, and repair it if asked.")
+app.command("dragoman.cli.prove:prove", name="prove", help="Show whether recorded traffic comes back as it was.")
 app.command("dragoman.cli.price:price", name="price", help="Print the receipt for a call of a model.")
 
 

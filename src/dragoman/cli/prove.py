@@ -1,0 +1,216 @@
+"""``dragoman prove``: whether recorded traffic comes back as it was, exchange by exchange.
+
+A record is one HTTP exchange: a JSON object with ``id``, ``dialect``, ``provider``, ``kind``, ``status``, ``request``,
+``response``, ``stream`` and ``stream_format``; a folder holds them one a line in ``*.jsonl`` or ``*.jsonl.gz`` files.
+What is compared is what a reader of JSON sees: values equal, key order aside; numbers as they are written; ids equal.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from dragoman import dialects
+from dragoman.errors import InputError
+from dragoman.event import StreamEvent, fold
+
+PARTS = ("request", "reply", "stream")
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """One part of one exchange that did not come back."""
+
+    record: str
+    dialect: str
+    provider: str
+    part: str
+    difference: str
+
+
+class Proof(msgspec.Struct):
+    """What came back, counted by dialect, provider and part; what did not; and requests that nobody could take."""
+
+    equal: Counter[tuple[str, str, str]]
+    failures: list[Failure]
+    broken: list[Failure]  # refused by us with a clear error, and by the provider too
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether something was looked at, and all of it came back."""
+        return not self.failures and sum(self.equal.values()) > 0
+
+
+def prove(
+    folder: Path,
+    *,
+    dialect: str | None = None,
+    json_to: Path | None = None,
+    limit: int = 20,
+) -> int:
+    """Read recorded exchanges, write them again, and say what is not equal.
+
+    Exit code 0: everything came back. 1: something did not. 2: the folder cannot be read.
+
+    Parameters
+    ----------
+    folder
+        Where the records are: *.jsonl or *.jsonl.gz files.
+    dialect
+        Only this dialect.
+    json_to
+        Write the counts and every failure to this file.
+    limit
+        Print at most so many failures.
+    """
+    console = Console()
+    files = sorted([*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")])
+    if not files:
+        raise InputError("no *.jsonl or *.jsonl.gz files here", where=str(folder))
+    proof = Proof(Counter(), [], [])
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("proving", total=len(files))
+        for file in files:
+            progress.update(task, description=file.name)
+            proof_of(records_of(file), proof, dialect)
+            progress.advance(task)
+    console.print(_table(proof))
+    for failure in proof.failures[:limit]:
+        where = f"{failure.record} {failure.part}"
+        console.print(f"[red]{escape(where)}[/red]  {escape(failure.difference)}", soft_wrap=True, highlight=False)
+    for failure in proof.broken[:limit]:
+        what = f"{failure.record} was refused by its provider too: {failure.difference}"
+        console.print(escape(what), soft_wrap=True, highlight=False)
+    if len(proof.failures) > limit:
+        console.print(f"and {len(proof.failures) - limit} more")
+    if json_to is not None:
+        rows = [{"dialect": d, "provider": p, "part": part, "equal": n} for (d, p, part), n in proof.equal.items()]
+        json_to.write_bytes(msgspec.json.encode({"equal": rows, "failures": proof.failures, "broken": proof.broken}))
+    return 0 if proof.is_whole else 1
+
+
+def records_of(file: Path) -> Iterator[dict[str, Any]]:
+    """The records of one file."""
+    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def proof_of(records: Iterable[dict[str, Any]], proof: Proof, dialect: str | None = None) -> Proof:
+    """Prove each record of a dialect that we speak; edited ones (kind ``doctored``) are no evidence."""
+    spoken = {recorded: name for name in dialects.names() for recorded in _recorded_names(name)}
+    for record in records:
+        name = spoken.get(record["dialect"])
+        if name is None or record.get("kind") == "doctored" or dialect not in (None, name):
+            continue
+        for part, difference in differences(record, dialects.load(name)):
+            if difference is None:
+                proof.equal[name, record["provider"], part] += 1
+                continue
+            refused = part == "request" and difference.startswith("FormatError") and (record.get("status") or 0) >= 400
+            found = Failure(record["id"], name, record["provider"], part, difference)
+            (proof.broken if refused else proof.failures).append(found)
+    return proof
+
+
+def _recorded_names(name: str) -> tuple[str, ...]:
+    return (name.replace("_", "-"), *getattr(dialects.load(name), "ALSO_RECORDED_AS", ()))
+
+
+def differences(record: dict[str, Any], dialect: ModuleType) -> Iterator[tuple[str, str | None]]:
+    """Each part of an exchange that there is, and the first difference after reading and writing it."""
+    succeeded = record.get("status") in (200, None)
+    if isinstance(record.get("request"), dict):
+        wire = record["request"]
+        yield "request", _tried(lambda: first_difference(dialect.write_request(dialect.read_request(wire)).wire, wire))
+    if isinstance(record.get("response"), dict) and succeeded:
+        body = record["response"]
+        yield "reply", _tried(lambda: first_difference(dialect.write_reply(dialect.read_reply(body)).wire, body))
+    if record.get("stream") and succeeded:
+        data, framing = record["stream"].encode("utf-8", "surrogatepass"), record.get("stream_format")
+        yield "stream", _tried(lambda: _stream_difference(data, framing, dialect))
+
+
+def _tried(look: Callable[[], str | None]) -> str | None:
+    try:
+        return look()
+    except Exception as error:  # whatever it is, it belongs to this record and not to the next one
+        return f"{type(error).__name__}: {error}"
+
+
+def _stream_difference(data: bytes, framing: str | None, dialect: ModuleType) -> str | None:
+    events = _events(dialect, framing, [data])
+    pieces = [data[start : start + 7] for start in range(0, len(data), 7)]
+    if _events(dialect, framing, pieces) != events:
+        return "other events when the bytes are split"
+    reply = fold(events)
+    if reply.fault is not None:
+        return f"{reply.fault.code}: {reply.fault.message}"
+    wire = dialect.write_reply(reply).wire
+    again = first_difference(dialect.write_reply(dialect.read_reply(wire)).wire, wire)
+    if again is not None:
+        return f"read again: {again}"
+    writer = dialect.stream_writer()
+    written = b"".join([*(writer.feed(event) for event in events), writer.close()])
+    difference = first_difference(dialect.write_reply(fold(_events(dialect, None, [written]))).wire, wire)
+    return None if difference is None else f"streamed again: {difference}"
+
+
+def _events(dialect: ModuleType, framing: str | None, pieces: Iterable[bytes]) -> list[StreamEvent]:
+    reader = dialect.stream_reader(framing)
+    events = [event for piece in pieces for event in reader.feed(piece)]
+    return [*events, *reader.close()]
+
+
+def first_difference(ours: Any, theirs: Any, where: str = "$") -> str | None:
+    """The first place where two JSON values differ, key order aside; numbers as they are written."""
+    if type(ours) is not type(theirs):
+        return f"{where}: {_shown(ours)} in place of {_shown(theirs)}"
+    if isinstance(ours, dict):
+        for key in theirs:
+            if key not in ours:
+                return f"{where}: {key!r} is missing: {_shown(theirs[key])}"
+        for key, value in ours.items():
+            if key not in theirs:
+                return f"{where}: {key!r} was added: {_shown(value)}"
+            inner = first_difference(value, theirs[key], f"{where}.{key}")
+            if inner is not None:
+                return inner
+        return None
+    if isinstance(ours, list):
+        if len(ours) != len(theirs):
+            return f"{where}: {len(ours)} items in place of {len(theirs)}"
+        items = enumerate(zip(ours, theirs, strict=True))
+        found = (first_difference(one, other, f"{where}[{index}]") for index, (one, other) in items)
+        return next((difference for difference in found if difference is not None), None)
+    return None if repr(ours) == repr(theirs) else f"{where}: {_shown(ours)} in place of {_shown(theirs)}"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 100 else f"{text[:100]}…"
+
+
+def _table(proof: Proof) -> Table:
+    failed = Counter((failure.dialect, failure.provider, failure.part) for failure in proof.failures)
+    table = Table("dialect", "provider", *PARTS, title="Came back equal, of all", title_justify="left")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for name, provider in sorted({key[:2] for key in [*proof.equal, *failed]}):
+        cells = []
+        for part in PARTS:
+            equal, bad = proof.equal[name, provider, part], failed[name, provider, part]
+            shown = f"{equal} of {equal + bad}" if equal + bad else "–"
+            cells.append(f"[red]{shown}[/red]" if bad else shown)
+        table.add_row(name, provider, *cells)
+    return table

@@ -1,0 +1,31 @@
+"""Dialects: how each wire is spoken, one file each, all with the same names.
+
+| | read (they → us) | write (us → them) |
+|---|---|---|
+| request | ``read_request(wire) -> Request`` | ``write_request(request) -> Written`` |
+| reply | ``read_reply(wire) -> Reply`` | ``write_reply(reply) -> Written`` |
+| stream | ``stream_reader(framing=None)`` | ``stream_writer(framing=None)`` |
+| error | ``read_error(status, headers, body) -> Fault`` | ``write_error(fault) -> Written`` |
+
+Reading and writing for the same dialect gives the same wire again. What the canonical fields cannot say is kept as
+residue, as the difference between what we would have written and what came; see ``parts.residue``. Adding a dialect is
+adding a file here: everything else finds it by itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+
+def names() -> tuple[str, ...]:
+    """Every dialect there is."""
+    return tuple(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
+
+
+def load(name: str) -> ModuleType:
+    """The module of a dialect, by its name."""
+    if name not in names():
+        raise LookupError(f"no dialect {name!r}; there are {', '.join(names())}")
+    return importlib.import_module(f"{__name__}.{name}")

@@ -1,0 +1,1 @@
+"""What dialects have in common."""

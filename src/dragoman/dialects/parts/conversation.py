@@ -1,0 +1,65 @@
+"""Canonical messages for what stands on a wire: placeholders for what a wire does not say, and tool ids of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from dragoman.errors import FormatError
+from dragoman.ids import TOOL_ID, derived_ulid
+from dragoman.message import ContentBlock, Message, MessageMetadata, ProviderRaw, Role
+
+UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # a wire does not say when something was said
+_NOTHING: Final = MessageMetadata()
+
+
+class Conversation:
+    """Messages in the making, read from one request."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._tool_ids: dict[str, str] = {}
+        self._uses: dict[str, int] = {}
+
+    def add(
+        self, role: Role, blocks: Iterable[ContentBlock], raw: ProviderRaw | None = None, answers: str | None = None
+    ) -> None:
+        """One more message."""
+        metadata = _NOTHING
+        if raw is not None or answers is not None:
+            metadata = MessageMetadata(provider_raw=raw, parent_tool_use_id=answers)
+        made_id = f"{len(self.messages):026d}"
+        self.messages.append(Message(made_id, "", role, tuple(blocks), metadata, UNKNOWN_TIME))
+
+    def call_id(self, provider_id: str) -> str:
+        """Our id for a call. A provider that uses an id again means another call by it."""
+        count = self._uses[provider_id] = self._uses.get(provider_id, 0) + 1
+        made = tool_id_for(provider_id, count)
+        self._tool_ids[provider_id] = made
+        return made
+
+    def answered_id(self, provider_id: str) -> str:
+        """Our id for the call that a result answers: the latest one of that id."""
+        return self._tool_ids.get(provider_id) or tool_id_for(provider_id, 1)
+
+
+def tool_id_for(provider_id: str, count: int = 1) -> str:
+    """Always the same id of ours for the same id of theirs; one of ours stays what it is."""
+    if count == 1 and TOOL_ID.fullmatch(provider_id):
+        return provider_id
+    return "tu_" + derived_ulid(0, provider_id, str(count))
+
+
+def an_object(value: Any, where: str) -> dict[str, Any]:
+    """The value, if it is an object."""
+    if type(value) is not dict:
+        raise FormatError(f"an object belongs here, not {type(value).__name__}", where=where)
+    return value
+
+
+def a_list(value: Any, where: str) -> list[Any]:
+    """The value, if it is a list."""
+    if type(value) is not list:
+        raise FormatError(f"a list belongs here, not {type(value).__name__}", where=where)
+    return value

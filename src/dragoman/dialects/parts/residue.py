@@ -1,0 +1,98 @@
+"""Residue: the difference between what we would have written and what stood on the wire.
+
+    difference(written, wire)        what to remember; None if there is nothing
+    restored(written, residue)       the wire again
+
+A dialect reads what it understands into canonical fields. What it would write for these fields, compared with what
+came, leaves exactly that which the canonical fields cannot say: a hint about caching, an id, the spacing inside a
+string of arguments. That is kept in ``provider_raw`` and put back when the same dialect writes. An edit of the
+canonical field shows, because a value that was replaced is put back only while what we would write is still what it
+was then.
+
+A residue is plain JSON:
+
+    {"set": {key: value}}                 keys that we would not have written
+    {"drop": [key, …]}                    keys that we would have written
+    {"in": {key: residue}}                differences inside a value
+    {"at": {"2": residue}}                differences inside an item of a list of the same length
+    {"is": value, "was": fingerprint}     another value, in place of the one with that fingerprint
+
+The one rule: restored(w, difference(w, x)) is x, whatever w and x are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from dragoman.message import ProviderRaw
+
+Residue = dict[str, Any]
+
+
+def noted(dialect: str, written: Any, wire: Any, **notes: Any) -> ProviderRaw | None:
+    """What to keep in ``provider_raw``: the residue, and whatever else the dialect wants to remember."""
+    residue = difference(written, wire)
+    kept = {name: note for name, note in notes.items() if note is not None}
+    if residue is not None:
+        kept["residue"] = residue
+    return {"dialect": dialect, **kept} if kept else None
+
+
+def notes_of(raw: ProviderRaw | None, dialect: str) -> ProviderRaw:
+    """What this dialect noted; nothing if another one did."""
+    return raw if raw is not None and raw.get("dialect") == dialect else {}
+
+
+def difference(written: Any, wire: Any) -> Residue | None:
+    """What makes the wire out of what we would have written."""
+    if type(written) is dict and type(wire) is dict:
+        return _object_difference(written, wire)
+    if type(written) is list and type(wire) is list and len(written) == len(wire):
+        parts = {
+            str(index): part
+            for index, (ours, theirs) in enumerate(zip(written, wire, strict=True))
+            if (part := difference(ours, theirs)) is not None
+        }
+        return {"at": parts} if parts else None
+    if type(written) is type(wire) and type(wire) is not list and repr(written) == repr(wire):  # 0.0 is not -0.0
+        return None
+    return {"is": wire, "was": _fingerprint(written)}
+
+
+def _object_difference(written: dict[str, Any], wire: dict[str, Any]) -> Residue | None:
+    residue: Residue = {}
+    added = {key: value for key, value in wire.items() if key not in written}
+    dropped = [key for key in written if key not in wire]
+    inside = {key: part for key in written if key in wire and (part := difference(written[key], wire[key])) is not None}
+    if added:
+        residue["set"] = added
+    if dropped:
+        residue["drop"] = dropped
+    if inside:
+        residue["in"] = inside
+    return residue or None
+
+
+def restored(written: Any, residue: Residue | None) -> Any:
+    """What stood on the wire, as far as what we would write now is still what we would have written then."""
+    if residue is None:
+        return written
+    if "was" in residue:
+        return residue["is"] if residue["was"] == _fingerprint(written) else written
+    if type(written) is list:
+        parts = residue.get("at", {})
+        return [restored(item, parts.get(str(index))) for index, item in enumerate(written)]
+    if type(written) is not dict:
+        return written
+    inside = residue.get("in", {})
+    dropped = residue.get("drop", ())
+    made = {key: restored(value, inside.get(key)) for key, value in written.items() if key not in dropped}
+    made.update((key, value) for key, value in residue.get("set", {}).items() if key not in made)
+    return made
+
+
+def _fingerprint(value: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()[:16]

@@ -1,0 +1,124 @@
+"""How a stream of bytes is cut into events."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.dialects.parts.framing import (
+    SPLITTERS,
+    Frame,
+    FramingError,
+    aws_frame,
+    decoded_aws_frame,
+    json_line,
+    splitter,
+    sse_frame,
+)
+from tests import strategies
+
+ENDS = [b"\n", b"\r\n", b"\r"]
+
+
+def frames_of(framing: str, data: bytes, cuts: list[int] | None = None) -> tuple[list[Frame], bytes]:
+    """The frames of some bytes, fed in pieces, and what was left over."""
+    made = splitter(framing)
+    frames: list[Frame] = []
+    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts or [])})
+    for start, end in itertools.pairwise(edges):
+        frames += made.feed(data[start:end])
+    return frames + made.close(), made.tail
+
+
+@pytest.mark.parametrize("end", ENDS, ids=["LF", "CRLF", "CR"])
+def test_events_are_read_with_any_line_end(end: bytes) -> None:
+    lines = [
+        b"\xef\xbb\xbfevent: a",
+        b": a comment",
+        b"data: 1",
+        b"data:2",
+        b"id: 7",
+        b"retry",
+        b"",
+        b"",
+        b"data: 3",
+        b"",
+        b"",
+    ]
+    frames, tail = frames_of("sse", end.join(lines))
+    assert frames == [Frame(b"1\n2", "a"), Frame(b"3")]
+    assert tail == b""
+
+
+@given(
+    st.lists(strategies.plain, max_size=4),
+    st.sampled_from(ENDS),
+    st.lists(st.integers(0, 10**6), max_size=8),
+    st.data(),
+)
+def test_any_split_of_the_bytes_gives_the_same_events(
+    values: list, end: bytes, cuts: list[int], data: st.DataObject
+) -> None:
+    events = b"".join(
+        (b"event: x" + end if index % 2 else b": ping" + end) + b"data: " + json_line(value) + end + end
+        for index, value in enumerate(values)
+    )
+    whole = frames_of("sse", events)
+    assert frames_of("sse", events, cuts) == whole
+    assert frames_of("sse", events, list(range(len(events)))) == whole
+    assert [json.loads(frame.data) for frame in whole[0]] == values
+
+
+@given(st.lists(strategies.objects, max_size=4), st.lists(st.integers(0, 10**6), max_size=8))
+def test_every_framing_gives_back_what_was_written(values: list[dict], cuts: list[int]) -> None:
+    written = {
+        "sse": b"".join(sse_frame(value, "x") for value in values),
+        "ndjson": b"".join(json_line(value) + b"\n" for value in values),
+        "json-array": b"[" + b",\r\n".join(json.dumps(value, indent=1).encode() for value in values) + b"]\n",
+        "aws-eventstream": b"".join(aws_frame(value, "x") for value in values),
+        "aws-eventstream-decoded": b"".join(decoded_aws_frame(value, "x") for value in values),
+    }
+    assert set(written) == set(SPLITTERS)
+    for framing, data in written.items():
+        frames, tail = frames_of(framing, data, cuts)
+        assert [json.loads(frame.data) for frame in frames] == values
+        assert tail == b""
+
+
+def test_what_looks_like_a_line_end_to_some_is_escaped() -> None:
+    data = sse_frame({"text": "a\u2028b\u2029c\x85d\r\ne"})
+    assert data.count(b"\n") == 2
+    assert len(data.decode().splitlines()) == 2
+    assert json.loads(frames_of("sse", data)[0][0].data) == {"text": "a\u2028b\u2029c\x85d\r\ne"}
+
+
+@pytest.mark.parametrize("framing", list(SPLITTERS))
+def test_a_cut_leaves_a_tail_and_no_half_of_an_event(framing: str) -> None:
+    value = {"text": "héllo"}
+    written = {
+        "sse": sse_frame(value),
+        "ndjson": json_line(value) + b"\n",
+        "json-array": b"[" + json_line(value) + b"]",
+        "aws-eventstream": aws_frame(value, "x"),
+        "aws-eventstream-decoded": decoded_aws_frame(value, "x"),
+    }[framing]
+    for cut in range(1, len(written) - 3):
+        frames, tail = frames_of(framing, written[:cut])
+        assert frames == []
+        assert tail or framing == "json-array"
+
+
+def test_a_flipped_bit_in_an_aws_frame_is_noticed() -> None:
+    frame = bytearray(aws_frame({"a": 1}, "x"))
+    frame[-6] ^= 1
+    with pytest.raises(FramingError, match="checksum"):
+        splitter("aws-eventstream").feed(bytes(frame))
+
+
+def test_an_unknown_framing_is_an_error_that_helps() -> None:
+    with pytest.raises(LookupError, match="sse"):
+        splitter("morse")
