@@ -124,7 +124,7 @@ def _in_words(annotation: str) -> str:
         "dict[str, Count]": "object of integers from 0",
         "tuple[ContentBlock, ...]": "list of blocks",
         "tuple[str, ...]": "list of texts",
-        "tuple[Attachment, ...]": "list of [Attachment](#attachment)",
+        "tuple[Attachment, ...]": "a list of these",
     }
     parts = [part.strip() for part in annotation.split(" | ")]
     literal = re.fullmatch(r"Literal\[(.*)\]", annotation)

@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
+import collections
+import copy
 import hashlib
 import json
 import logging
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dragoman
-from dragoman.errors import FormatError, InputError, JsonError
+from dragoman.errors import FormatError, InputError, JsonError, NewerVersionError, RemoteFaultError, ToolSchemaError
 from dragoman.message import (
+    Attachment,
     ImageBlock,
     ImageSource,
     Message,
     MessageMetadata,
+    MessageStatus,
     OpaqueBlock,
     Role,
     RoutingDecisionRecord,
     RoutingMode,
     TextBlock,
+    TokenUsage,
     ToolUseBlock,
     UnknownBlock,
     Usage,
 )
+from dragoman.value import RawJson, UnknownFields
 from tests import strategies
 
 NOW = datetime(2026, 5, 8, 12, 30, 15, 250_000, tzinfo=UTC)
@@ -84,6 +93,13 @@ def test_provider_raw_counts_in_no_comparison(message: Message, ours: dict | Non
     assert dragoman.decode(dragoman.encode(one)).content[0].provider_raw == ours
 
 
+def test_equal_and_unequal_are_opposites() -> None:
+    assert TextBlock("x") == TextBlock("x")
+    assert not TextBlock("x") != TextBlock("x")  # noqa: SIM202
+    assert TextBlock("x") != TextBlock("y")
+    assert TextBlock("x") != "x"
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [({"a": 1}, {"a": 1.0}), ({"a": 1}, {"a": True}), ({"a": 0.0}, {"a": -0.0}), ({"a": 1, "b": 2}, {"b": 2, "a": 1})],
@@ -129,6 +145,22 @@ def test_times_are_written_in_utc_with_six_digits(when: datetime, text: str) -> 
     assert json.loads(data)["created_at"] == text
     assert dragoman.decode(data).created_at == when
     assert dragoman.decode(data).metadata == tricky
+
+
+def test_the_time_of_an_unknown_field_is_left_alone() -> None:
+    own = UnknownFields({"reply_to": b'{"created_at":"2020-01-01T00:00:00Z"}', "schema_versions": b"1"})
+    message = HELLO.replace(created_at=datetime(2026, 5, 8, tzinfo=UTC), unknown_fields=own)
+    data = dragoman.encode(message)
+    assert b'"created_at":"2026-05-08T00:00:00.000000Z","schema_version":1,' in data
+    assert data.endswith(b'"reply_to":{"created_at":"2020-01-01T00:00:00Z"},"schema_versions":1}')
+    assert dragoman.decode(data) == message
+    assert dragoman.message_hash(dragoman.decode(data)) == hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00"])
+def test_a_time_outside_all_time_is_refused(text: str) -> None:
+    with pytest.raises(FormatError, match=r"\$\.created_at"):
+        dragoman.decode(HELLO_JSON.replace(b"2026-05-08T12:30:15.250000Z", text.encode()))
 
 
 def test_a_time_without_a_zone_is_refused() -> None:
@@ -217,6 +249,70 @@ def test_what_is_known_can_be_changed_and_the_unknown_stays() -> None:
     assert data.endswith(b'"thread":{"a" : 1}}')
 
 
+def test_a_field_that_could_not_be_read_gives_way_to_an_edit() -> None:
+    newer = HELLO_JSON.replace(b'"metadata":{}', b'"metadata":{"status":"paused"}').replace(
+        b'version":1', b'version":2'
+    )
+    message = dragoman.decode(newer)
+    assert dragoman.encode(message) == newer
+    edited = message.replace(metadata=message.metadata.replace(status=MessageStatus.ERROR))
+    assert b'"metadata":{"status":"error"}' in dragoman.encode(edited)
+
+
+def test_unknown_fields_keep_their_order_so_that_hashes_hold_across_versions() -> None:
+    newer = HELLO_JSON.replace(b'ULID?"}', b'ULID?","zeta":1,"alpha":2}')
+    assert dragoman.encode(dragoman.decode(newer)) == newer
+    assert dragoman.message_hash(dragoman.decode(newer)) == hashlib.sha256(newer).hexdigest()
+
+
+def test_unknown_fields_cannot_spoil_what_is_around_them() -> None:
+    with pytest.raises(msgspec.DecodeError):
+        UnknownFields({"x": b"}{"})
+    forged = TextBlock("x", unknown_fields=UnknownFields({"text": b'"evil"', "type": b'"image"'}))
+    assert dragoman.decode(dragoman.encode(HELLO.replace(content=(forged,)))).content[0].text == "x"
+
+
+def test_a_flood_of_unknown_things_is_one_short_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    flood = b",".join([b'{"type":"x\\nERROR forged"}'] * 5_000)
+    message = dragoman.decode(HELLO_JSON.replace(b'"content":[', b'"content":[' + flood + b","))
+    assert len(message.content) == 5_001
+    (record,) = caplog.records
+    assert "and 4980 more" in record.getMessage()
+    assert len(record.getMessage()) < 3_000
+    assert "\n" not in record.getMessage()
+
+
+def test_one_attachment_is_written_as_itself_and_several_as_a_list() -> None:
+    one, two = Attachment("b", "p", "image/png"), Attachment("b", "q", "image/png")
+    for told, shape in [
+        (one, b'{"bucket":"b","path":"p","mime_type":"image/png"}'),
+        ([one], b'{"bucket":"b","path":"p","mime_type":"image/png"}'),
+        ([one, two], b'[{"bucket":"b","path":"p","mime_type":"image/png"},{"bucket":"b","path":"q",'),
+    ]:
+        metadata = MessageMetadata(user_message_attachments=told)
+        data = dragoman.encode(HELLO.replace(metadata=metadata))
+        assert b'"user_message_attachments":' + shape in data
+        assert dragoman.decode(data).metadata == metadata
+        newer = data.replace(b'"path":"p"', b'"path":"p","size":1')
+        assert dragoman.encode(dragoman.decode(newer)).count(b'"size":1') == 1
+    assert MessageMetadata(user_message_attachments=one).attachments == (one,)
+    assert MessageMetadata(user_message_attachments=[]).attachments == ()
+
+
+def test_values_and_errors_can_be_pickled_and_copied() -> None:
+    for message in (HELLO, dragoman.decode(NEWER)):
+        assert pickle.loads(pickle.dumps(message)) == message
+        assert copy.deepcopy(message) == copy.copy(message) == message
+    for error in (
+        JsonError("x", where="y", code="too_deep"),
+        NewerVersionError("x", data=b"1", version=9),
+        ToolSchemaError("t", ("a", "b")),
+        RemoteFaultError(dragoman.Fault(code="c", message="m")),
+    ):
+        again = pickle.loads(pickle.dumps(error))
+        assert (str(again), again.code, vars(again)) == (str(error), error.code, vars(error))
+
+
 def test_known_messages_are_read_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     dragoman.decode(HELLO_JSON)
     dragoman.decode(json.dumps(json.loads(HELLO_JSON), indent=4))
@@ -293,10 +389,29 @@ def test_no_text_makes_decode_fail_in_any_other_way(data: st.DataObject) -> None
         assert str(error)  # noqa: PT017
 
 
-def test_a_lone_surrogate_cannot_be_written() -> None:
-    with pytest.raises(FormatError) as caught:
-        dragoman.encode(HELLO.replace(content=(TextBlock("\ud800"),)))
-    assert caught.value.code == "invalid_unicode"
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TextBlock("\ud800"),
+        lambda: ToolUseBlock("tu_1", "f", {"a": ["\ud800"]}),
+        lambda: ToolUseBlock("tu_1", "f", {"\udc00": 1}),
+        lambda: MessageMetadata(run_id="\ud800"),
+        lambda: HELLO.replace(id="\ud800"),
+    ],
+    ids=["text", "value", "key", "metadata", "id"],
+)
+def test_a_lone_surrogate_cannot_be_made(make: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match="lone surrogate"):
+        make()
+
+
+def test_a_lone_surrogate_that_got_in_cannot_be_written() -> None:
+    smuggled = msgspec.structs.replace(TextBlock("x"), text="\ud800")
+    unknown = UnknownBlock(RawJson(b'{"type":"q"}'))
+    for content in ((smuggled,), (unknown, smuggled)):
+        with pytest.raises(FormatError) as caught:
+            dragoman.encode(HELLO.replace(content=content))
+        assert caught.value.code == "invalid_unicode"
 
 
 def test_every_naughty_string_survives(suites: Path) -> None:
@@ -341,17 +456,41 @@ def test_integers_of_any_size_are_exact() -> None:
         assert dragoman.decode(data) == message
 
 
-def test_an_input_may_be_256_levels_deep_and_no_deeper() -> None:
+def test_an_input_may_be_200_levels_deep_and_no_deeper() -> None:
     def nested(levels: int) -> dict:
         value: dict = {}
         for _ in range(levels - 1):
             value = {"a": value}
         return value
 
-    block = ToolUseBlock("tu_1", "f", nested(256))
-    assert block.input["a"]["a"]["a"]
-    with pytest.raises(ValueError, match="deeper than 256"):
-        ToolUseBlock("tu_1", "f", nested(257))
+    block = ToolUseBlock("tu_1", "f", nested(200))
+    message = HELLO.replace(content=(block,), unknown_fields=UnknownFields({"x": b"1"}))
+    assert dragoman.decode(dragoman.encode(message)) == message
+    with pytest.raises(ValueError, match="deeper than 200"):
+        ToolUseBlock("tu_1", "f", nested(201))
+
+
+def test_a_role_or_status_given_as_text_is_the_same_as_its_member() -> None:
+    assert HELLO.replace(role="assistant").role is Role.ASSISTANT
+    assert MessageMetadata(status="error").status is MessageStatus.ERROR
+    assert Role.unknown("assistant") is Role.ASSISTANT
+    for wrong in (lambda: HELLO.replace(role="critic"), lambda: MessageMetadata(status="done")):
+        with pytest.raises(ValueError, match="is not a valid"):
+            wrong()
+
+
+def test_numbers_that_would_come_back_as_others_cannot_be_made() -> None:
+    assert RoutingDecisionRecord(RoutingMode.PATTERN, "m", "r", confidence=1).confidence == 1.0
+    for wrong in (
+        lambda: MessageMetadata(latency_ms=float("inf")),
+        lambda: TokenUsage(input_tokens=-1, output_tokens=0),
+        lambda: TokenUsage(input_tokens=1, output_tokens=0, server_tool_calls={"x": -1}),
+        lambda: ToolUseBlock("tu_1", "f", collections.OrderedDict(a=1)),
+        lambda: ToolUseBlock("tu_1", "f", "abc"),
+        lambda: ToolUseBlock("tu_1", "f", {"a": 10**5000}),
+    ):
+        with pytest.raises(ValueError, match=r"latency_ms|count|input"):
+            wrong()
 
 
 def test_only_blocks_are_content() -> None:

@@ -170,7 +170,7 @@ def test_an_error_ends_the_reply_and_nothing_after_it_is_trusted() -> None:
     ],
 )
 def test_events_out_of_order_are_a_violation_even_if_the_end_comes(events: list[Any]) -> None:
-    code, reply = fault_of(TextDelta(9, "kept"), *events, END)
+    code, reply = fault_of(TextDelta(1, "kept"), *events, END)
     assert code == "protocol_violation"
     assert TextBlock("kept") in reply.content
 
@@ -203,6 +203,30 @@ def test_a_call_cut_by_the_output_limit_is_truncated(end: tuple[StreamEvent, ...
     code, reply = fault_of(*CALL[:2], *end, MessageComplete(StopReason.MAX_TOKENS))
     assert code == "tool_input_truncated"
     assert reply.content[0].input_text == '{"a"'
+
+
+@pytest.mark.parametrize("said", [(), (ToolUseInputDelta(0, " "),)])
+def test_a_call_of_which_only_the_name_fitted_the_limit_is_truncated(said: tuple[StreamEvent, ...]) -> None:
+    code, reply = fault_of(CALL[0], *said, ToolUseEnd(0), MessageComplete(StopReason.MAX_TOKENS))
+    assert code == "tool_input_truncated"
+    assert isinstance(reply.content[0], InvalidToolUseBlock)
+
+
+def test_a_block_that_is_missing_between_others_is_noticed() -> None:
+    assert fault_of(TextDelta(0, "a"), TextDelta(2, "c"), END)[0] == "protocol_violation"
+
+
+def test_halves_of_a_character_are_joined_and_a_lone_one_is_a_fault() -> None:
+    assert fold([TextDelta(0, "a\ud83d"), TextDelta(0, "\ude00b"), END]).content == (TextBlock("a😀b"),)
+    code, reply = fault_of(TextDelta(0, "a\ud83d"), TextDelta(0, "b"), END)
+    assert code == "bad_event"
+    assert reply.content == (TextBlock("ab"),)
+
+
+def test_events_say_what_they_are_and_nothing_else_is_one() -> None:
+    assert (TextDelta(0, "x").type, StreamError(Fault(code="x", message="y")).type) == ("text_delta", "error")
+    with pytest.raises(TypeError, match="not a stream event"):
+        fold(["text_delta"])  # type: ignore[list-item]
 
 
 def test_a_call_that_never_ended_is_truncated_although_the_message_ended() -> None:

@@ -122,6 +122,10 @@ def test_no_two_calls_of_a_session_are_spelled_the_same_and_each_is_found_again(
 
 def test_what_was_learned_is_rebuilt_in_its_order() -> None:
     ids = ToolIds()
+    ids.learn("q", "tu_A", "call_0")
+    ids.learn("q", "tu_B", "call_0")
+    assert ids.theirs("q", "tu_B") == "call_0"
+    assert ids.theirs("q", "tu_A") != "call_0"  # two calls never go by one name
     for ours, theirs in [("tu_A", "x"), ("tu_B", "x"), ("tu_A", "x"), ("tu_A", "y"), ("tu_A", "y")]:
         ids.learn("p", ours, theirs)
     again = ToolIds(ids.entries)

@@ -172,8 +172,16 @@ def test_no_text_fails_in_any_other_way(text: bytes | str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b"[" * 4_000_000, b"[]" * 2_000_000, b'"' * 4_000_000, b'{"a":' * 800_000, b"[" * 64 + b"[]," * 1_000_000],
-    ids=["openers", "pairs", "quotes", "objects", "wide"],
+    [
+        b"[" * 4_000_000,
+        b"[]" * 2_000_000,
+        b'"' * 4_000_000,
+        b'{"a":' * 800_000,
+        b"[" * 64 + b"[]," * 1_000_000,
+        b"[" * 65 + b'"' + b'\\"' * 2_000_000,
+        b"[" * 2_000_000 + b"]" * 2_000_000,
+    ],
+    ids=["openers", "pairs", "quotes", "objects", "wide", "escapes", "deep"],
 )
 def test_hostile_texts_of_four_megabytes_are_refused_like_short_ones(text: bytes) -> None:
     assert code_of(text) in ("invalid_json", "too_deep")

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 import dragoman
 from dragoman.errors import ToolSchemaError
 from dragoman.exchange import SideEffects, ToolDefinition
+from dragoman.mending import NOT_RECORDED, Repaired, repair
 from dragoman.message import (
     Attachment,
     AudioBlock,
@@ -36,7 +37,7 @@ from dragoman.message import (
     Usage,
     VideoBlock,
 )
-from dragoman.rules import NOT_RECORDED, RULES, check, repair
+from dragoman.rules import RULES, check
 from dragoman.toolschema import Toolbox
 from dragoman.value import RawJson
 from tests import strategies
@@ -115,7 +116,7 @@ def test_the_specification_s_own_conversation_breaks_no_rule() -> None:
     history = [user(TEXT), assistant(TEXT, CALL), result(), assistant(TEXT)]
     assert check(history) == ()
     assert all(check(one) == () for one in history)
-    assert repair(history) == dragoman.rules.Repaired(tuple(history), ())
+    assert repair(history) == Repaired(tuple(history), ())
 
 
 # --- one message -----------------------------------------------------------------------------------------------------
@@ -417,6 +418,59 @@ def test_a_tool_message_with_two_results_is_split() -> None:
     assert check(repaired) == ()
 
 
+def test_results_of_calls_with_one_id_are_paired_in_their_order() -> None:
+    calls = [CALL.replace(id="call_0", input={"x": number}) for number in (1, 2)]
+    answers = [message(Role.TOOL, ToolResultBlock("call_0", (TextBlock(text),))) for text in ("first", "second")]
+    repaired = repair([assistant(*calls), *answers, user(TEXT)]).messages
+    assert check(repaired) == ()
+    said = {one.metadata.parent_tool_use_id: one.content[0].content[0].text for one in repaired[1:3]}
+    assert [said[call.id] for call in repaired[0].content] == ["first", "second"]
+
+
+def test_ids_that_repair_makes_are_never_those_of_another() -> None:
+    twice = [user(TextBlock("a")).replace(id="01A"), user(TextBlock("b")).replace(id="01A")]
+    assert check(repair([*twice, repair(twice).messages[1]]).messages) == ()
+    foreign = assistant(CALL.replace(id="call_9"))
+    made = repair([foreign]).messages[0].content[0].id
+    history = [assistant(CALL.replace(id=made)), result(made), foreign, result("call_9")]
+    assert check(repair(history).messages) == ()
+
+
+def test_a_result_for_a_call_without_an_id_is_set_aside() -> None:
+    history = [assistant(CALL.replace(id=""), status=MessageStatus.PARTIAL), result("")]
+    assert rules_of_repair(history) == ["result-has-call"]
+
+
+def test_what_was_known_of_a_message_goes_with_its_results() -> None:
+    history = [assistant(CALL), user(RESULT, run_id="run_1", extra={"k": 1})]
+    moved = repair(history).messages[1]
+    assert (moved.role, moved.metadata.run_id, moved.metadata.extra) == (Role.TOOL, "run_1", {"k": 1})
+    spoken = repair([assistant(CALL, RESULT)]).messages[1]
+    assert spoken.metadata.usage is None  # else it would be billed twice
+
+
+def test_keys_that_differ_by_a_nul_are_both_kept() -> None:
+    odd = user(TEXT, extra={"a": "first", "a\0": "second"})
+    assert repair([odd]).messages[0].metadata.extra == {"a": "first", "a_": "second"}
+
+
+def test_a_model_without_a_provider_s_name_gives_none() -> None:
+    assert repair([assistant(TEXT, model="gpt-5", provider=None)]).messages[0].metadata.provider == NOT_RECORDED
+
+
+def test_places_are_those_of_the_blocks() -> None:
+    assert [breach.where for breach in check(user(THOUGHT, TEXT, THOUGHT))] == ["$.content[0]", "$.content[2]"]
+    odd = message(Role.TOOL, TEXT, RESULT, parent_tool_use_id="tu_01HZ999")
+    assert "$.content[1].tool_use_id" in [breach.where for breach in check(odd)]
+
+
+def test_a_long_message_of_wrong_blocks_is_checked_in_one_pass() -> None:
+    """A pass for each block would take minutes at this size."""
+    assert len(check(user(*[CALL] * 60_000))) == 60_000
+    many = [assistant(*[CALL.replace(id="call_0")] * 5_000), *[result("call_0") for _ in range(5_000)]]
+    assert check(repair(many).messages) == ()
+
+
 def test_a_tool_message_with_bare_text_becomes_a_result() -> None:
     history = [assistant(CALL), message(Role.TOOL, TEXT, parent_tool_use_id=CALL.id)]
     assert repair(history).messages[1].content == (ToolResultBlock(CALL.id, (TEXT,)),)
@@ -431,7 +485,7 @@ def test_a_repaired_history_breaks_no_rule(history: list[Message]) -> None:
 @given(strategies.histories)
 def test_repairing_again_changes_nothing(history: list[Message]) -> None:
     once = repair(history).messages
-    assert repair(once) == dragoman.rules.Repaired(once, ())
+    assert repair(once) == Repaired(once, ())
 
 
 @given(strategies.histories)

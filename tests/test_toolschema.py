@@ -163,6 +163,14 @@ def test_every_format_is_an_assertion(name: str, good: str, bad: str) -> None:
     assert box.problems("read_file", {"x": bad}) != ()
 
 
+def test_problems_are_bounded_in_number_and_length() -> None:
+    box = Toolbox([with_property({"type": "array", "items": {"type": "integer"}})])
+    problems = box.problems("read_file", {"x": ["y" * 10_000] * 10_000})
+    assert len(problems) == 51
+    assert problems[-1] == "$: and more"
+    assert max(map(len, problems)) < 400
+
+
 def test_a_registered_tool_cannot_be_changed_from_outside() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {}}
     box = Toolbox([tool(schema)])

@@ -46,6 +46,11 @@ def test_the_stored_text_is_not_touched_by_reading(version_2: Format) -> None:
     assert before == OLD
 
 
+def test_a_migration_that_fails_is_an_error_with_a_place(version_2: Format) -> None:
+    with pytest.raises(FormatError, match=r"\$\.schema_version: not a message of version 1"):
+        dragoman.decode(b'{"schema_version":1}', version_2)
+
+
 def test_migrations_run_one_after_the_other() -> None:
     schema = Format(current=4)
     steps = []

@@ -10,6 +10,7 @@ from dragoman.errors import DragomanError
 from dragoman.event import StreamEvent, fold, unfold
 from dragoman.exchange import Fault, Reply, SideEffects, StopReason, ToolDefinition
 from dragoman.jsontext import read_json
+from dragoman.mending import repair
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -33,7 +34,7 @@ from dragoman.message import (
     Usage,
     VideoBlock,
 )
-from dragoman.rules import check, repair
+from dragoman.rules import check
 
 __version__ = "0.1.0"
 

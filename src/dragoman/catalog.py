@@ -28,14 +28,14 @@ from dragoman.value import Value
 QUIRKS: Final = {
     "terminal_reason_optional": "a complete answer may end without a reason for stopping",
 }
-_SNAPSHOT: Final = re.compile(r"(?:-\d{8}|-\d{4}-\d{2}-\d{2}|@\d{8}|-latest)")
+_SNAPSHOT: Final = re.compile(r"(?:-\d{8}|-\d{4}-\d{2}-\d{2}|@\d{8}|-latest)\Z")
 
 
 Tokens = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class AdapterCapabilities(Value, frozen=True, kw_only=True):
-    """What a model takes and gives through its dialect. Undeclared means the cautious answer."""
+    """What a model takes and gives through its dialect. Undeclared: text, tools and streaming, and little of it."""
 
     supports_thinking: bool = False
     supports_images: bool = False
@@ -55,7 +55,7 @@ class AdapterCapabilities(Value, frozen=True, kw_only=True):
     supports_video: bool = False
 
 
-class Provider(Value, frozen=True, kw_only=True):
+class Provider(Value, frozen=True, kw_only=True, omit_defaults=False):
     """Who serves models."""
 
     key: str  # the part of a model id before the colon
@@ -140,10 +140,8 @@ class Catalog:
 
     def _snapshot_of(self, model_id: str) -> Model | None:
         """A dated snapshot of a model is that model: gpt-4o-2024-11-20 is gpt-4o, but gpt-4o-mini is not."""
-        for end in range(len(model_id) - 1, 0, -1):
-            if model_id[end] in "-@" and _SNAPSHOT.fullmatch(model_id[end:]) and model_id[:end] in self.models:
-                return self.models[model_id[:end]]
-        return None
+        dated = _SNAPSHOT.search(model_id, max(0, len(model_id) - len("-2026-05-08")))
+        return self.models.get(model_id[: dated.start()]) if dated else None
 
     def _provider(self, key: str, row: Mapping[str, Any]) -> Provider:
         fields = {name: value for name, value in row.items() if name != "capabilities"}

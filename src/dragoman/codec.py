@@ -5,7 +5,7 @@
     content_hash, message_hash        SHA-256; neither sees provider_raw
 
 Whatever decode does not know is kept with its bytes, written out again by encode, and named in one log line at WARN.
-The one rule: bytes that came out of encode come out of encode(decode(…)) unchanged, whoever wrote them.
+The one rule: bytes that came out of encode come out of encode(decode(…)) unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def encode(message: Message) -> bytes:
         data = _encode_fast(message)
     except (value.NeedsCareError, UnicodeEncodeError):
         data = value.encode(message)
-    return data if message.created_at.microsecond else _with_microseconds(data)
+    return data if message.created_at.microsecond else _with_microseconds(data, message)
 
 
 def decode(data: bytes | str, schema: Format = FORMAT) -> Message:
@@ -62,7 +62,7 @@ def content_hash(message: Message) -> str:
 def message_hash(message: Message) -> str:
     """SHA-256 over the whole message but ``provider_raw``."""
     data = value.identity(message)
-    return hashlib.sha256(data if message.created_at.microsecond else _with_microseconds(data)).hexdigest()
+    return hashlib.sha256(data if message.created_at.microsecond else _with_microseconds(data, message)).hexdigest()
 
 
 class _Spoken(value.Value, frozen=True):
@@ -70,10 +70,13 @@ class _Spoken(value.Value, frozen=True):
     content: Any
 
 
-def _with_microseconds(data: bytes) -> bytes:
+def _with_microseconds(data: bytes, message: Message) -> bytes:
     """msgspec leaves a fraction of zero out; we always write six digits, so that the text sorts like the time."""
-    head, key, tail = data.rpartition(b'"created_at":"')  # the last one: what follows it cannot hold another
-    return head + key + tail[:19] + b".000000" + tail[19:]
+    end = len(data)
+    if message.unknown_fields is not msgspec.UNSET:  # they stand last, and may hold a created_at of their own
+        end -= sum(len(msgspec.json.encode(name)) + len(raw) + 2 for name, raw in message.unknown_fields.items())
+    at = data.rindex(b'"created_at":"', 0, end) + len(b'"created_at":"2026-05-08T12:30:15')
+    return data[:at] + b".000000" + data[at:]
 
 
 def _decode_carefully(data: bytes, schema: Format) -> Message:
@@ -97,16 +100,19 @@ def _decode_carefully(data: bytes, schema: Format) -> Message:
     if usage is not None and not usage.is_finite():
         raise FormatError("an amount that is no number", where="$.metadata.usage.cost_usd")
     if found.places:
-        _warn_of_unknown(message, tuple(found.places))
-    return message.replace()  # which puts the time into UTC
+        _warn_of_unknown(message, found)
+    try:
+        return message.replace()  # which puts the time into UTC
+    except ValueError as error:
+        raise FormatError(str(error), where="$.created_at") from None
 
 
-def _warn_of_unknown(message: Message, places: tuple[str, ...]) -> None:
+def _warn_of_unknown(message: Message, found: value.Found) -> None:
     import logging  # noqa: PLC0415  a fifth of the time that importing this package takes
 
     logging.getLogger("dragoman.format").warning(
         "kept what this version does not know, in message %s: %s",
         message.id,
-        ", ".join(places),
-        extra={"session_id": message.session_id, "message_id": message.id, "places": places},
+        ", ".join(found.places) + (f" and {more} more" if (more := found.count - len(found.places)) else ""),
+        extra={"session_id": message.session_id, "message_id": message.id, "places": tuple(found.places)},
     )

@@ -19,7 +19,7 @@ remote one, and a remote fault is never raised as an ``InputError``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dragoman.exchange import Fault
@@ -38,6 +38,16 @@ class DragomanError(Exception):
             self.code = code
         text = f"{where}: {what}" if where else what
         super().__init__(f"{text}. {remedy}" if remedy else text)
+
+    def __reduce__(self) -> Any:
+        return _unpickled, (type(self), self.args, self.__dict__)
+
+
+def _unpickled(cls: type[DragomanError], args: tuple[Any, ...], fields: dict[str, Any]) -> DragomanError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
 
 
 class InputError(DragomanError):

@@ -31,13 +31,22 @@ from dragoman.message import (
 from dragoman.value import UNSET, Value
 
 
-class MessageStart(Value, frozen=True, tag_field="type", tag="message_start"):
+class Event(Value, frozen=True):
+    """The base of every event."""
+
+    @property
+    def type(self) -> str:
+        """What kind of event it is, in the specification's word."""
+        return str(self.__struct_config__.tag)
+
+
+class MessageStart(Event, frozen=True, tag_field="type", tag="message_start"):
     """The model begins."""
 
     model: str | None = None  # the model that answers, in the provider's words
 
 
-class TextDelta(Value, frozen=True, tag_field="type", tag="text_delta"):
+class TextDelta(Event, frozen=True, tag_field="type", tag="text_delta"):
     """More words of a text block; the first one opens it."""
 
     index: int
@@ -45,7 +54,7 @@ class TextDelta(Value, frozen=True, tag_field="type", tag="text_delta"):
     provider_raw: ProviderRaw | None = None
 
 
-class ThinkingDelta(Value, frozen=True, tag_field="type", tag="thinking_delta"):
+class ThinkingDelta(Event, frozen=True, tag_field="type", tag="thinking_delta"):
     """More of a thinking block; the signature comes with its last delta."""
 
     index: int
@@ -54,7 +63,7 @@ class ThinkingDelta(Value, frozen=True, tag_field="type", tag="thinking_delta"):
     provider_raw: ProviderRaw | None = None
 
 
-class ToolUseStart(Value, frozen=True, tag_field="type", tag="tool_use_start"):
+class ToolUseStart(Event, frozen=True, tag_field="type", tag="tool_use_start"):
     """A tool call begins."""
 
     index: int
@@ -62,34 +71,34 @@ class ToolUseStart(Value, frozen=True, tag_field="type", tag="tool_use_start"):
     name: str
 
 
-class ToolUseInputDelta(Value, frozen=True, tag_field="type", tag="tool_use_input_delta"):
+class ToolUseInputDelta(Event, frozen=True, tag_field="type", tag="tool_use_input_delta"):
     """A raw fragment of the call's input. No fragment is JSON by itself."""
 
     index: int
     partial_json: str
 
 
-class ToolUseEnd(Value, frozen=True, tag_field="type", tag="tool_use_end"):
+class ToolUseEnd(Event, frozen=True, tag_field="type", tag="tool_use_end"):
     """The call is complete."""
 
     index: int
     provider_raw: ProviderRaw | None = None
 
 
-class BlockComplete(Value, frozen=True, tag_field="type", tag="block_complete"):
+class BlockComplete(Event, frozen=True, tag_field="type", tag="block_complete"):
     """A block that arrives whole: redacted thinking, an opaque block, an image."""
 
     index: int
     block: ContentBlock
 
 
-class UsageUpdate(Value, frozen=True, tag_field="type", tag="usage_update"):
+class UsageUpdate(Event, frozen=True, tag_field="type", tag="usage_update"):
     """What the call has consumed so far; the last one counts. It may come after the end."""
 
     usage: TokenUsage
 
 
-class MessageComplete(Value, frozen=True, tag_field="type", tag="message_complete"):
+class MessageComplete(Event, frozen=True, tag_field="type", tag="message_complete"):
     """The model has ended properly."""
 
     stop_reason: StopReason
@@ -97,7 +106,7 @@ class MessageComplete(Value, frozen=True, tag_field="type", tag="message_complet
     provider_raw: ProviderRaw | None = None
 
 
-class StreamError(Value, frozen=True, tag_field="type", tag="error"):
+class StreamError(Event, frozen=True, tag_field="type", tag="error"):
     """The stream failed. Nothing after this is to be trusted."""
 
     fault: Fault
@@ -194,10 +203,19 @@ class _OpenText:
         self.provider_raw: ProviderRaw | None = None
 
     def block(self) -> ContentBlock:
-        text = "".join(self.parts)
+        text = _whole("".join(self.parts))
         if self.kind is TextDelta:
             return TextBlock(text, self.provider_raw)
         return ThinkingBlock(text, self.signature, self.provider_raw)
+
+
+def _whole(text: str) -> str:
+    """A text, the halves of a character joined that arrived in two deltas. A half that stayed alone is left out."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
+
+
+def _has_lone_half(text: str) -> bool:
+    return not text.isascii() and _whole(text).encode("utf-16-le") != text.encode("utf-16-le", "surrogatepass")
 
 
 class _OpenCall:
@@ -230,6 +248,7 @@ class _Folding:
         self.start: MessageStart | None = None
         self.end: MessageComplete | None = None
         self.provider_raw: ProviderRaw | None = None
+        self.silent: dict[int, _OpenCall] = {}  # calls of which no input came: without arguments, or cut off
         self.unusable: InvalidToolUseBlock | None = None  # the first call whose input turned out to be no input
         self.usage: TokenUsage | None = None
         self.fault: Fault | None = None
@@ -268,6 +287,8 @@ class _Folding:
                 block = self.blocks[index] = call.block(provider_raw)
                 if isinstance(block, InvalidToolUseBlock):
                     self.unusable = self.unusable or block
+                elif not call.parts or not "".join(call.parts).strip():
+                    self.silent[index] = call
             case MessageStart():
                 if self.start is not None:
                     return "the message begins a second time"
@@ -276,6 +297,8 @@ class _Folding:
                 self.end, self.provider_raw = event, provider_raw
             case StreamError(fault, provider_raw):
                 self.fault, self.provider_raw = fault, provider_raw
+            case _:
+                raise TypeError(f"{type(event).__name__} is not a stream event")
         return None
 
     def _take_text(self, delta: TextDelta | ThinkingDelta) -> str | None:
@@ -300,6 +323,10 @@ class _Folding:
         self.late = True
 
     def reply(self) -> Reply:
+        if self.end is not None and self.end.stop_reason is StopReason.MAX_TOKENS:
+            for index, call in self.silent.items():
+                cut = self.blocks[index] = call.invalid("the output limit came before its input")
+                self.unusable = self.unusable or cut
         content = tuple(self._closed(self.blocks[index]) for index in sorted(self.blocks))
         fault = self.fault or self._fault_of_the_end()
         finished = self.end if fault is None else None
@@ -324,6 +351,11 @@ class _Folding:
             return _INCOMPLETE
         if self.end.stop_reason is StopReason.ERROR:
             return _UNEXPLAINED
+        texts = ["".join(block.parts) for block in self.blocks.values() if isinstance(block, _OpenText)]
+        if any(_has_lone_half(text) for text in texts):
+            return Fault(code="bad_event", message="half of a character in a text", retryable=True)
+        if set(self.blocks) != set(range(len(self.blocks))):
+            return _violation("a block is missing between the others")
         cut = next((block for block in self.blocks.values() if isinstance(block, _OpenCall)), None)
         if cut is None and self.unusable is None:
             return None

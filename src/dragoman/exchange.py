@@ -38,7 +38,10 @@ class ToolDefinition(Value, metaclass=MadeByHand, frozen=True):
     provider_raw: ProviderRaw | None = None  # what only one dialect can say about it
 
     def check_made(self) -> None:
+        super().check_made()
         check_plain(self.input_schema, "input_schema")
+        if self.provider_raw is not None:
+            check_plain(self.provider_raw, "provider_raw")
 
 
 class OpaqueTool(Value, metaclass=MadeByHand, frozen=True):
@@ -95,7 +98,7 @@ class Options(Value, frozen=True, kw_only=True):
     stream: bool | None = None  # whether to answer in pieces
 
 
-class Request(Value, frozen=True, kw_only=True):
+class Request(Value, frozen=True, kw_only=True, omit_defaults=False):
     """What a model is asked."""
 
     model: str | None  # the model, in the provider's words
@@ -108,11 +111,11 @@ class Request(Value, frozen=True, kw_only=True):
 class Loss(Value, frozen=True):
     """Something that the target of a translation cannot carry."""
 
-    session_id: str
-    message_id: str
+    session_id: str  # where it was
+    message_id: str  # in which message
     block_type: str  # of the block that was left out, or the option's name
     adapter: str  # the dialect that cannot say it
-    reason: str
+    reason: str  # why not
 
 
 class Written(msgspec.Struct, frozen=True):

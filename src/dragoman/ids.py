@@ -154,6 +154,9 @@ class ToolIds:
         """A provider issued this id for that call. Where it uses one id again, the newest call answers to it."""
         if self._theirs.get((provider, tool_id)) == provider_id and self._ours[provider, provider_id] == tool_id:
             return
+        older = self._ours.get((provider, provider_id))
+        if older is not None and older != tool_id:
+            self._theirs.pop((provider, older), None)  # it needs another name from now on
         self._theirs[provider, tool_id] = provider_id
         self._ours[provider, provider_id] = tool_id
         self._learned.append((provider, tool_id, provider_id))

@@ -17,6 +17,7 @@ The one rule: time and memory stay proportional to the text, whatever the text i
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from typing import Any, Final
@@ -74,9 +75,10 @@ def _read_carefully(data: bytes, limits: JsonLimits) -> Any:
 
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# Possessive, so that no text makes it look at a character twice; a string that never ends goes to the end of the text.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_ONE_KIND = bytes.maketrans(b"{}", b"[]")  # a mismatched pair is the parser's to refuse
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # one level down, one level up
 _DIGITS_ONLY = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else ord(" ") for byte in range(256))
 _LONG = b"0" * 19  # an integer of fewer digits fits 64 bits
 
@@ -135,7 +137,7 @@ def _integer_of_64_bits(digits: str) -> int:
     return number
 
 
-_MAX_DIGITS = 4_000
+_MAX_DIGITS = 4_300
 
 
 def _too_large(digits: str) -> JsonError:
@@ -153,17 +155,9 @@ def _float(digits: str) -> float:
 
 
 def _refuse_depth(data: bytes, max_depth: int) -> None:
-    """Take away the innermost pairs, one level a pass: a text within the limit is empty after that many passes.
-
-    What is left of an unbalanced text is refused here when it is deep, and by the parser otherwise.
-    """
-    brackets = _STRING.sub(b"", data).translate(_ONE_KIND, _NOT_BRACKETS)
-    for _ in range(max_depth):
-        fewer = brackets.replace(b"[]", b"")
-        if len(fewer) == len(brackets):
-            break
-        brackets = fewer
-    if b"[]" in brackets or brackets.count(b"[") > max_depth:
+    """Count the levels down and up, strings left out. Whether they fit each other is the parser's business."""
+    steps = _STRING.sub(b"", data).translate(_STEPS, _NOT_BRACKETS)
+    if max(itertools.accumulate(memoryview(steps).cast("b")), default=0) > max_depth:
         raise JsonError(f"nested deeper than {max_depth} levels", code="too_deep", remedy="Flatten it")
 
 

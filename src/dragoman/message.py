@@ -20,6 +20,7 @@ imports nothing from the rooms above. And the format only grows: a field is adde
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -58,6 +59,7 @@ class Block(Value, metaclass=MadeByHand, frozen=True):
     """The base of every block that we know."""
 
     def check_made(self) -> None:
+        super().check_made()
         raw = getattr(self, "provider_raw", None)
         if raw is not None:
             check_plain(raw, "provider_raw")
@@ -268,13 +270,17 @@ class RoutingDecisionRecord(Value, metaclass=MadeByHand, frozen=True):
     unknown_fields: Unknown = UNSET
 
     def check_made(self) -> None:
-        if self.confidence is not None and not 0 <= self.confidence <= 1:
-            raise ValueError(f"confidence: {self.confidence} is not between 0 and 1")
+        super().check_made()
+        msgspec.structs.force_setattr(self, "mode", RoutingMode(self.mode))
+        if self.confidence is not None:
+            if not 0 <= self.confidence <= 1:
+                raise ValueError(f"confidence: {self.confidence} is not between 0 and 1")
+            msgspec.structs.force_setattr(self, "confidence", float(self.confidence))
         if type(self.alternatives_considered) is not tuple:
             msgspec.structs.force_setattr(self, "alternatives_considered", tuple(self.alternatives_considered))
 
 
-class TokenUsage(Value, frozen=True, kw_only=True):
+class TokenUsage(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
     """What a call consumed. The buckets are disjoint: input, cached and cache creation add up to the whole prompt."""
 
     input_tokens: Count  # prompt tokens neither read from nor written to a cache
@@ -291,8 +297,16 @@ class TokenUsage(Value, frozen=True, kw_only=True):
     provider_cost_usd: Decimal | None = None  # what the provider said it cost: for comparison, never used
     unknown_fields: Unknown = UNSET
 
+    def check_made(self) -> None:
+        super().check_made()
+        counts = [value for name in self.__struct_fields__ if type(value := getattr(self, name)) is int]
+        if min([*counts, *(self.server_tool_calls or {}).values()]) < 0:
+            raise ValueError("a count is a number from 0")
+        if self.provider_cost_usd is not None and not self.provider_cost_usd.is_finite():
+            raise ValueError(f"provider_cost_usd: {self.provider_cost_usd} is not an amount")
 
-class Usage(TokenUsage, metaclass=MadeByHand, frozen=True, kw_only=True):
+
+class Usage(TokenUsage, frozen=True, kw_only=True):
     """What a message consumed, and what that cost."""
 
     cost_usd: Decimal  # computed from our price table, never the provider's figure
@@ -300,8 +314,9 @@ class Usage(TokenUsage, metaclass=MadeByHand, frozen=True, kw_only=True):
     latency_ms: Count  # from the request to the last byte
 
     def check_made(self) -> None:
+        super().check_made()
         if not self.is_finite():
-            raise ValueError(f"cost_usd: {self.cost_usd} or {self.provider_cost_usd} is not an amount")
+            raise ValueError(f"cost_usd: {self.cost_usd} is not an amount")
 
     def is_finite(self) -> bool:
         """Whether its amounts are numbers: a Decimal may also be NaN or infinite."""
@@ -334,18 +349,29 @@ class MessageMetadata(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
     stage: str | None = None  # processing stage, e.g. "intent"
     latency_ms: int | float | None = None  # processing latency of that stage
     message_id: str | None = None  # the id that a client knows it by
-    user_message_attachments: tuple[Attachment, ...] = ()  # files that came with a user's message
+    user_message_attachments: Attachment | tuple[Attachment, ...] | None = None  # what came with a user's message
     critical: bool = False  # losing part of this message in a translation fails the request instead
     extra: dict[str, Any] | None = None  # anything else an application wants to keep with it
     unknown_fields: Unknown = UNSET
 
     def check_made(self) -> None:
+        super().check_made()
+        msgspec.structs.force_setattr(self, "status", MessageStatus(self.status))
         if self.extra is not None:
             check_plain(self.extra, "extra")
         if self.provider_raw is not None:
             check_plain(self.provider_raw, "provider_raw")
-        if type(self.user_message_attachments) is not tuple:
-            msgspec.structs.force_setattr(self, "user_message_attachments", tuple(self.user_message_attachments))
+        if self.latency_ms is not None and not math.isfinite(self.latency_ms):
+            raise ValueError(f"latency_ms: {self.latency_ms} is not a time")
+        attachments = self.attachments  # one is written as itself, several as a list, none not at all
+        told = attachments if len(attachments) > 1 else attachments[0] if attachments else None
+        msgspec.structs.force_setattr(self, "user_message_attachments", told)
+
+    @property
+    def attachments(self) -> tuple[Attachment, ...]:
+        """Files that came with a user's message, always as a list."""
+        told = self.user_message_attachments
+        return () if told is None else (told,) if isinstance(told, Attachment) else tuple(told)
 
 
 # --- the message -----------------------------------------------------------------------------------------------------
@@ -364,8 +390,18 @@ class Message(Value, metaclass=MadeByHand, frozen=True, omit_defaults=False):
     unknown_fields: Unknown = UNSET
 
     def check_made(self) -> None:
+        super().check_made()
+        if type(self.role) is not Role:
+            msgspec.structs.force_setattr(self, "role", Role(self.role))
         msgspec.structs.force_setattr(self, "content", blocks_from(self.content))
         if self.created_at.tzinfo is not UTC:
-            if self.created_at.tzinfo is None:
-                raise ValueError("created_at: a time without a time zone")
-            msgspec.structs.force_setattr(self, "created_at", self.created_at.astimezone(UTC))
+            msgspec.structs.force_setattr(self, "created_at", _in_utc(self.created_at))
+
+
+def _in_utc(when: datetime) -> datetime:
+    if when.tzinfo is None:
+        raise ValueError("created_at: a time without a time zone")
+    try:
+        return when.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"created_at: {when.isoformat()} is before or after all time in UTC") from None

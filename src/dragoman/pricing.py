@@ -277,9 +277,10 @@ def _price(row: _Row, where: str) -> ModelPrice:
     amounts = {name: getattr(row, name) for name in Rates.__struct_fields__}
     every = [amount for amount in amounts.values() if isinstance(amount, Decimal)]
     every.extend((row.server_tools_per_thousand_usd or {}).values())
-    if any(not amount.is_finite() or amount < 0 for amount in every):
-        raise FormatError("a rate is a number from 0", where=where, code="invalid_prices")
-    return ModelPrice(rates=Rates(**amounts), service_tier=row.service_tier, effective_from=row.effective_from)
+    if any(not amount.is_finite() or not 0 <= amount <= MILLION for amount in every):
+        raise FormatError("a rate is a number from 0 to a million", where=where, code="invalid_prices")
+    tier = None if row.service_tier == STANDARD else row.service_tier
+    return ModelPrice(rates=Rates(**amounts), service_tier=tier, effective_from=row.effective_from)
 
 
 def _texts_for_amounts(value: Any) -> Any:

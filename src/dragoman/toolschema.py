@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -116,7 +117,7 @@ class Toolbox:
         try:
             if validator is None or validator.is_valid(input):
                 return ()
-            return tuple(f"{_path(error.instance_path)}: {error.message}" for error in validator.iter_errors(input))
+            return _problems(validator.iter_errors(input))
         except UnicodeEncodeError:
             return ("$: a lone surrogate in a text",)
 
@@ -125,6 +126,22 @@ class Toolbox:
         problems = self.problems(name, input)
         if problems:
             raise ToolInputError(name, problems)
+
+
+def _problems(errors: Iterable[Any]) -> tuple[str, ...]:
+    """The first of them, each of a length that can be shown to a model."""
+    found = [
+        f"{_path(error.instance_path)}: {_cut(error.message)}" for error in itertools.islice(errors, _MAX_PROBLEMS + 1)
+    ]
+    return (*found[:_MAX_PROBLEMS], "$: and more") if len(found) > _MAX_PROBLEMS else tuple(found)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]}…"
+
+
+_MAX_PROBLEMS: Final = 50
+_MAX_MESSAGE: Final = 300
 
 
 def _validator(schema: dict[str, Any]) -> Any:

@@ -26,16 +26,17 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dragoman.errors import FormatError, InputError
-from dragoman.jsontext import OWN
 
 
 class UnknownFields(Mapping[str, bytes]):
-    """Fields that a newer version wrote into an object: their names, and their values as the bytes that came."""
+    """Fields that a newer version wrote into an object: names, and values as the bytes that came, in their order."""
 
     __slots__ = ("_fields",)
 
     def __init__(self, fields: Mapping[str, bytes]) -> None:
-        self._fields = dict(sorted(fields.items()))
+        for data in fields.values():
+            msgspec.json.decode(data)  # raises on what would spoil the text around it
+        self._fields = dict(fields)
 
     def __getitem__(self, name: str) -> bytes:
         return self._fields[name]
@@ -78,6 +79,8 @@ class Value(
             return NotImplemented
         return self is other or identity(self) == identity(other)
 
+    __ne__ = object.__ne__  # else msgspec's own, which knows nothing of the above
+
     def __hash__(self) -> int:
         return hash(identity(self))
 
@@ -90,6 +93,10 @@ class Value(
 
     def check_made(self) -> None:
         """Raise ``ValueError`` if what was made by hand cannot be written down."""
+        for name in self.__struct_fields__:
+            text = getattr(self, name)
+            if type(text) is str and not text.isascii():
+                check_text(text, name)
 
 
 class MadeByHand(msgspec.StructMeta):
@@ -113,9 +120,10 @@ AnyValue = TypeVar("AnyValue", bound=Value)
 def encode(value: Value) -> bytes:
     """The canonical bytes of a value."""
     try:
-        return encode_fast(value)
-    except NeedsCareError:
-        return _PLAIN_ENCODER.encode(_plain(value, keep_provider_raw=True))
+        try:
+            return encode_fast(value)
+        except NeedsCareError:
+            return _PLAIN_ENCODER.encode(_plain(value, keep_provider_raw=True))
     except UnicodeEncodeError as error:
         what = f"a lone surrogate at character {error.start} of a text"
         raise FormatError(what, where=type(value).__name__, code="invalid_unicode") from None
@@ -161,8 +169,8 @@ def _plain(value: msgspec.Struct, *, keep_provider_raw: bool) -> dict[str, Any] 
             continue
         plain[field.encode_name] = _plain_part(item, keep_provider_raw=keep_provider_raw)
     unknown = getattr(value, "unknown_fields", UNSET)
-    if unknown is not UNSET:
-        plain.update((name, Raw(data)) for name, data in unknown.items())
+    if unknown is not UNSET:  # a field that we know and could not read is written until somebody gives it a new value
+        plain.update((name, Raw(data)) for name, data in unknown.items() if name not in plain)
     return plain
 
 
@@ -190,12 +198,22 @@ class Unreadable(Value, frozen=True, tag_field="type", tag="unreadable"):
     raw: RawJson
 
 
+_MAX_PLACES: Final = 20
+
+
 class Found:
     """What the careful path came across and kept: places of things that this version does not know."""
 
     def __init__(self, *, lenient: bool = False) -> None:
-        self.places: list[str] = []
+        self.places: list[str] = []  # the first few
+        self.count = 0
         self.lenient = lenient  # a newer writer: what we know but cannot read is kept too
+
+    def note(self, place: str) -> None:
+        """One more thing that is not known."""
+        self.count += 1
+        if self.count <= _MAX_PLACES:
+            self.places.append(place)
 
 
 NOT_SO_FAST: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -228,11 +246,19 @@ def _read(hint: Any, data: bytes, where: str, found: Found) -> Any:
 
 
 def _read_member(members: tuple[Any, ...], data: bytes, where: str, found: Found) -> Any:
-    structs = [member for member in members if isinstance(member, type) and issubclass(member, msgspec.Struct)]
+    """One of several types: null, a list, an object, or one of the blocks."""
     if data == b"null" and types.NoneType in members:
         return None
+    lists = [member for member in members if typing.get_origin(member) is tuple]
+    if lists and data[:1] == b"[":
+        return _read(lists[0], data, where, found)
+    structs = [member for member in members if isinstance(member, type) and issubclass(member, msgspec.Struct)]
     if len(structs) == 1 and structs[0].__struct_config__.tag is None:
         return _read(structs[0], data, where, found)
+    return _read_tagged(structs, data, where, found)
+
+
+def _read_tagged(structs: list[type[msgspec.Struct]], data: bytes, where: str, found: Found) -> Any:
     fallback = next(struct for struct in structs if issubclass(struct, Unreadable))
     shape: dict[str, Raw] = _strictly(dict[str, Raw], data, where)
     tag = msgspec.json.decode(shape.get("type", b"null"))
@@ -245,7 +271,7 @@ def _read_member(members: tuple[Any, ...], data: bytes, where: str, found: Found
             except InputError:
                 if not found.lenient:
                     raise
-    found.places.append(f"{where} (block of type {tag!r})")
+    found.note(f"{where} (block of type {tag[:100]!r})")
     return fallback(raw=RawJson(data))
 
 
@@ -266,7 +292,7 @@ def _read_struct(cls: type[msgspec.Struct], data: bytes, where: str, found: Foun
                 if not found.lenient or field.required:
                     raise
         unknown[name] = bytes(raw)
-        found.places.append(f"{where}.{name}")
+        found.note(f"{where}.{name}" if name.isidentifier() else f"{where}[{name[:100]!r}]")
     if unknown:
         known["unknown_fields"] = UnknownFields(unknown)
     try:
@@ -322,10 +348,15 @@ class OpenEnum(enum.StrEnum):
     @classmethod
     def unknown(cls, word: str) -> Self:
         """A member for a word of a newer version; it is not added to the set."""
+        if word in cls._value2member_map_:
+            return cls(word)
         member = str.__new__(cls, word)
         member._name_ = word.upper()
         member._value_ = word
         return member
+
+    def __reduce_ex__(self, _protocol: object) -> Any:
+        return type(self).unknown, (str(self.value),)
 
 
 def _read_open_enum(cls: type[OpenEnum], data: bytes, where: str, found: Found) -> OpenEnum:
@@ -333,28 +364,49 @@ def _read_open_enum(cls: type[OpenEnum], data: bytes, where: str, found: Found) 
     try:
         return cls(word)
     except ValueError:
-        found.places.append(f"{where} ({cls.__name__.lower()} {word!r})")
+        found.note(f"{where} ({cls.__name__.lower()} {word[:100]!r})")
         return cls.unknown(word)
 
 
-def check_plain(value: Any, name: str, depth: int = OWN.max_depth) -> None:
+def check_text(text: str, name: str) -> None:
+    """Refuse a lone surrogate, which no bytes can say."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name}: a lone surrogate at character {error.start}") from None
+
+
+# A message around an open object adds some levels of its own, and reading allows OWN.max_depth in all.
+_MAX_DEPTH: Final = 200
+_MAX_BITS: Final = 14_000  # some 4,200 digits: Python refuses to read longer ones
+
+
+def check_plain(value: Any, name: str, depth: int = _MAX_DEPTH) -> None:
     """Refuse what JSON cannot say exactly: NaN, other types, keys that are no texts, and what is nested too deep.
 
     Open objects pass here when a value is made, so that encoding never has to decide what to do with them.
     """
+    if depth == _MAX_DEPTH and type(value) is not dict:
+        raise ValueError(f"{name}: {type(value).__name__} is not a JSON object")
     if depth == 0:
-        raise ValueError(f"{name}: nested deeper than {OWN.max_depth} levels")
+        raise ValueError(f"{name}: nested deeper than {_MAX_DEPTH} levels")
     if type(value) is dict:
         for key in value:
             if type(key) is not str:
                 raise ValueError(f"{name}: the key {key!r} is not a text")
+            if not key.isascii():
+                check_text(key, name)
         value = value.values()
     for item in value:
         kind = type(item)
-        if kind is str or kind is int:
-            continue
-        if kind is dict or kind is list or kind is tuple:
+        if kind is str:
+            if not item.isascii():
+                check_text(item, name)
+        elif kind is dict or kind is list or kind is tuple:
             check_plain(item, name, depth - 1)
+        elif kind is int:
+            if item.bit_length() > _MAX_BITS:
+                raise ValueError(f"{name}: an integer of too many digits")
         elif kind is float:
             if item - item != 0:  # true of NaN and the infinities only
                 raise ValueError(f"{name}: {item} is not JSON")
@@ -375,6 +427,7 @@ __all__ = [
     "UnsetType",
     "Value",
     "check_plain",
+    "check_text",
     "decode_carefully",
     "encode",
     "encode_fast",

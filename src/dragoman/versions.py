@@ -51,7 +51,11 @@ class Format:
             if migrate is None:
                 what = f"schema version {step} is not known, and there is no way from it to version {self.current}"
                 raise FormatError(what, where="$.schema_version", code="unknown_version")
-            message = migrate(message)
+            try:
+                message = migrate(message)
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                what = f"not a message of version {step} ({type(error).__name__}: {error})"
+                raise FormatError(what, where="$.schema_version") from None
         return {**message, "schema_version": self.current}
 
 

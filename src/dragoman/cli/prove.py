@@ -52,7 +52,7 @@ class Proof(msgspec.Struct):
 
 
 def prove(
-    folder: Path,
+    records: Path,
     *,
     dialect: str | None = None,
     json_to: Path | None = None,
@@ -60,12 +60,12 @@ def prove(
 ) -> int:
     """Read recorded exchanges, write them again, and say what is not equal.
 
-    Exit code 0: everything came back. 1: something did not. 2: the folder cannot be read.
+    Exit code 0: everything came back. 1: something did not. 2: the records cannot be read.
 
     Parameters
     ----------
-    folder
-        Where the records are: *.jsonl or *.jsonl.gz files.
+    records
+        A *.jsonl or *.jsonl.gz file with one exchange a line, or a folder of such files.
     dialect
         Only this dialect.
     json_to
@@ -74,9 +74,9 @@ def prove(
         Print at most so many failures.
     """
     console = Console()
-    files = sorted([*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")])
+    files = [records] if records.is_file() else sorted([*records.glob("*.jsonl"), *records.glob("*.jsonl.gz")])
     if not files:
-        raise InputError("no *.jsonl or *.jsonl.gz files here", where=str(folder))
+        raise InputError("no *.jsonl or *.jsonl.gz files here", where=str(records))
     proof = Proof(Counter(), [], [])
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("proving", total=len(files))
@@ -102,8 +102,14 @@ def prove(
 def records_of(file: Path) -> Iterator[dict[str, Any]]:
     """The records of one file."""
     with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
-        for line in lines:
-            yield json.loads(line)
+        for number, line in enumerate(lines, 1):
+            try:
+                record = json.loads(line)
+                record["id"], record["dialect"], record["provider"]
+            except (ValueError, LookupError, TypeError):
+                what = "not a recorded exchange: an object with id, dialect and provider"
+                raise InputError(what, where=f"{file}, line {number}") from None
+            yield record
 
 
 def proof_of(records: Iterable[dict[str, Any]], proof: Proof, dialect: str | None = None) -> Proof:

@@ -1,0 +1,421 @@
+"""Mending: a history that breaks no rule, made from one that may, and a report of what was done.
+
+    repair(messages) -> Repaired(messages, actions)
+
+Imported transcripts, crashed turns and swapped providers leave calls without results, results without calls, ids of
+other people's making. A provider refuses such a history for ever. What is mended here is what a model is shown; what is
+given, and what is stored, stays as it is. What is made up is derived from what it is made for, so that the same history
+is mended to the same bytes in every turn. The one rule: repair may leave out and may mark what it made up, but it never
+changes words.
+"""
+
+from __future__ import annotations
+
+import bisect
+import enum
+import itertools
+from collections.abc import Container, Iterable
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.ids import derived_ulid
+from dragoman.message import (
+    ContentBlock,
+    InvalidToolUseBlock,
+    Message,
+    MessageMetadata,
+    MessageStatus,
+    Role,
+    RoutingDecisionRecord,
+    RoutingMode,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UnknownBlock,
+    Usage,
+)
+from dragoman.rules import (
+    CALL,
+    IN_RESULT,
+    NOT_OURS_TO_READ,
+    Breach,
+    Call,
+    InputProblems,
+    allowed_in,
+    calls_of,
+    check,
+    check_assistant_metadata,
+    check_names,
+    is_tool_id,
+    results_of,
+)
+from dragoman.value import Value
+
+
+class Action(msgspec.Struct, frozen=True):
+    """One thing that repair did, to which message, for which rule."""
+
+    rule: str
+    message_id: str
+    what: str
+
+
+class Repaired(msgspec.Struct, frozen=True):
+    """A history that breaks no rule, and how it came about. No actions: it is the history that was given."""
+
+    messages: tuple[Message, ...]
+    actions: tuple[Action, ...]
+
+
+def repair(messages: Iterable[Message], input_problems: InputProblems | None = None) -> Repaired:
+    """A valid history made from one that may not be. What is given, and what is stored, stays as it is."""
+    messages = tuple(messages)
+    if not check(messages, input_problems):
+        return Repaired(messages, ())
+    mending = _Mending(messages)
+    kept = [_with_plain_names(message, mending) for message in messages]
+    kept = _of_one_session(kept, mending)
+    kept = _with_ids_once(kept, mending)
+    kept = [shaped for message in kept for shaped in _shaped(message, mending)]
+    kept = _with_answers(kept, mending)
+    kept = [_with_usable_inputs(message, input_problems, mending) for message in kept]
+    kept = [_with_assistant_metadata(message, mending) for message in kept]
+    return Repaired(tuple(kept), tuple(mending.actions))
+
+
+class _Mending:
+    """What was done so far, and which ids are taken."""
+
+    def __init__(self, messages: tuple[Message, ...]) -> None:
+        self.actions: list[Action] = []
+        self._taken = {message.id for message in messages}
+        self._taken |= {f"tu_{call.id.removeprefix('tu_')}" for message in messages for _, call in calls_of(message)}
+
+    def note(self, rule: str, message_id: str, what: str) -> None:
+        self.actions.append(Action(rule, message_id, what))
+
+    def fresh_id(self, message: Message, *seeds: str, prefix: str = "") -> str:
+        """An id for something made for this message: always the same one, and no other's."""
+        time_ms = max(0, int(message.created_at.timestamp() * 1000))
+        for attempt in itertools.count():
+            made = prefix + derived_ulid(
+                time_ms, message.session_id, message.id, *seeds, *[str(attempt)][: attempt > 0]
+            )
+            if made not in self._taken:
+                break
+        self._taken.add(made)
+        return made
+
+
+def _with_plain_names(message: Message, mending: _Mending) -> Message:
+    breaches: list[Breach] = []
+    if message.metadata.status is MessageStatus.PARTIAL:
+        return message
+    check_names(message, "$", breaches)
+    if any(isinstance(block, CALL) and "\0" in block.name for block in message.content):
+        breaches.append(Breach("names-are-plain", "$.content", "a tool's name holds a NUL", message.id))
+    if not breaches:
+        return message
+    made = message.replace(
+        id=message.id.replace("\0", ""),
+        session_id=message.session_id.replace("\0", ""),
+        content=tuple(
+            block.replace(name=block.name.replace("\0", "")) if isinstance(block, CALL) else block
+            for block in message.content
+        ),
+        metadata=_without_nul(message.metadata),
+    )
+    mending.note("names-are-plain", made.id, f"took the NUL out of {', '.join(b.where for b in breaches)}")
+    return made
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, str) and not isinstance(value, enum.Enum):
+        return value.replace("\0", "")
+    if isinstance(value, Value):
+        names = [name for name in value.__struct_fields__ if name not in NOT_OURS_TO_READ]
+        return value.replace(**{name: _without_nul(getattr(value, name)) for name in names})
+    if isinstance(value, dict):
+        made: dict[str, Any] = {}
+        for key, item in value.items():
+            plain = _without_nul(key)
+            while plain in made or (plain != key and plain in value):
+                plain += "_"
+            made[plain] = _without_nul(item)
+        return made
+    if isinstance(value, list | tuple):
+        return type(value)(_without_nul(item) for item in value)
+    return value
+
+
+def _of_one_session(messages: list[Message], mending: _Mending) -> list[Message]:
+    session_id = messages[0].session_id
+    kept = []
+    for message in messages:
+        if message.session_id == session_id:
+            kept.append(message)
+        else:
+            mending.note("one-session", message.id, f"set aside: it belongs to {message.session_id!r}")
+    return kept
+
+
+def _with_ids_once(messages: list[Message], mending: _Mending) -> list[Message]:
+    seen: dict[str, Message] = {}
+    kept = []
+    for index, message in enumerate(messages):
+        if message.id not in seen:
+            seen[message.id] = message
+        elif seen[message.id] == message:
+            mending.note("message-id-once", message.id, "set aside: the same message again")
+            continue
+        else:
+            made = message.replace(id=mending.fresh_id(message, "again", str(index)))
+            mending.note("message-id-once", made.id, f"renamed: {message.id!r} was taken")
+            message = made  # noqa: PLW2901
+        kept.append(message)
+    return kept
+
+
+def _shaped(message: Message, mending: _Mending) -> list[Message]:
+    """The message with nothing in it that does not belong to its role; results become messages of their own."""
+    status = message.metadata.status
+    if status is MessageStatus.PARTIAL or allowed_in(message.role) is None:
+        return [message]
+    if message.role is Role.TOOL:
+        return _shaped_tool_message(message, mending)
+    if status is not MessageStatus.COMPLETE:
+        return [message]
+    allowed = allowed_in(message.role) or frozenset()
+    results = [block for block in message.content if isinstance(block, ToolResultBlock)]
+    blocks = []
+    for block in message.content:
+        if type(block) in allowed:
+            blocks.append(block)
+        elif not isinstance(block, ToolResultBlock):
+            mending.note(f"{message.role}-content", message.id, f"set aside a {block.type} block")
+    answers = [_tool_message(message, result, index, mending) for index, result in enumerate(results)]
+    for answer in answers:
+        mending.note(f"{message.role}-content", answer.id, "made a tool message of a result")
+    answers = [shaped for answer in answers for shaped in _shaped_tool_message(answer, mending)]
+    if not blocks and message.role is not Role.SYSTEM:
+        if not results:
+            mending.note("content-not-empty", message.id, "set aside: it is empty")
+        return answers
+    kept = message if len(blocks) == len(message.content) else message.replace(content=tuple(blocks))
+    return [kept, *answers] if message.role is Role.ASSISTANT else [*answers, kept]
+
+
+def _shaped_tool_message(message: Message, mending: _Mending) -> list[Message]:
+    parent = message.metadata.parent_tool_use_id
+    results = [block for block in message.content if isinstance(block, ToolResultBlock)]
+    others = [block for block in message.content if not isinstance(block, ToolResultBlock)]
+    if not results and parent and len(others) == 1 and isinstance(others[0], UnknownBlock):
+        return [message]
+    usable = tuple(block for block in others if type(block) in IN_RESULT)
+    if not results and parent and usable:
+        mending.note("tool-content", message.id, "made a result of its content")
+        results = [ToolResultBlock(tool_use_id=parent, content=usable)]
+        others = [block for block in others if type(block) not in IN_RESULT]
+    for block in others:
+        mending.note("tool-content", message.id, f"set aside a {block.type} block")
+    if not results:
+        mending.note("tool-content", message.id, "set aside: it holds no result")
+    made = []
+    for index, result in enumerate(results):
+        fitting = tuple(block for block in result.content if type(block) in IN_RESULT)
+        if len(fitting) != len(result.content):
+            mending.note("result-content", message.id, "set aside blocks that a result cannot hold")
+            result = result.replace(content=fitting)  # noqa: PLW2901
+        if index > 0:
+            made.append(_tool_message(message, result, index, mending))
+            mending.note("tool-content", made[-1].id, f"split from {message.id!r}")
+        elif parent != result.tool_use_id:
+            metadata = message.metadata.replace(parent_tool_use_id=result.tool_use_id)
+            made.append(message.replace(content=(result,), metadata=metadata))
+            mending.note("tool-names-parent", message.id, "named the call that its result answers")
+        else:
+            made.append(message if message.content == (result,) else message.replace(content=(result,)))
+    return made
+
+
+def _tool_message(origin: Message, result: ToolResultBlock, index: int, mending: _Mending) -> Message:
+    """A message for a result that stood in another one. It keeps what was known of that, but for what it cost."""
+    metadata = origin.metadata.replace(
+        parent_tool_use_id=result.tool_use_id, model=None, provider=None, routing=None, usage=None, provider_raw=None
+    )
+    made_id = mending.fresh_id(origin, "result", str(index))
+    return origin.replace(id=made_id, role=Role.TOOL, content=(result,), metadata=metadata)
+
+
+def _with_answers(messages: list[Message], mending: _Mending) -> list[Message]:
+    """Every call under an id of its own, followed by its one result; results without a call are set aside."""
+    messages, places = _with_call_ids(messages, mending)
+    in_place: dict[int, Message] = {}  # answers to calls that are still streaming stay where they are
+    answers: dict[str, Message] = {}
+    for position, message in enumerate(messages):
+        for _, result in results_of(message):
+            target = _call_answered_by(position, places.get(result.tool_use_id, []), answers)
+            if target is None or not target[1]:
+                what = f"set aside: no call has the id {result.tool_use_id!r}"
+                mending.note("result-has-call", message.id, what)
+            elif target[1] in answers:
+                mending.note("one-result-per-call", message.id, "set aside: the call has its result already")
+            else:
+                answers[target[1]] = answer = _answering(message, result, target[1])
+                if target[2]:
+                    in_place[position] = answer
+    return _placed(messages, answers, in_place, mending)
+
+
+_Place = tuple[int, str, bool]  # the message's position, the call's id, whether the message is still streaming
+
+
+def _with_call_ids(messages: list[Message], mending: _Mending) -> tuple[list[Message], dict[str, list[_Place]]]:
+    used = {call.id for message in messages if _is_partial(message) for _, call in calls_of(message)}
+    places: dict[str, list[_Place]] = {}
+    made = []
+    for position, message in enumerate(messages):
+        blocks: list[ContentBlock] = list(message.content)
+        for index, call in calls_of(message):
+            call_id = call.id
+            if not _is_partial(message) and (call_id in used or is_tool_id(call_id) is None):
+                rule = "call-id-once" if call_id in used else "tool-id-is-ours"
+                call_id = mending.fresh_id(message, "call", str(index), call_id, prefix="tu_")
+                blocks[index] = call.replace(id=call_id)
+                mending.note(rule, message.id, f"the call {call.id!r} is now {call_id!r}")
+            used.add(call_id)
+            places.setdefault(call.id, []).append((position, call_id, _is_partial(message)))
+        made.append(message if tuple(blocks) == message.content else message.replace(content=tuple(blocks)))
+    return made, places
+
+
+def _call_answered_by(position: int, places: list[_Place], answers: Container[str]) -> _Place | None:
+    """The call that a result answers: in the nearest message before it, the first that has no answer yet.
+
+    If no call of that id stands before it, the first one after it, unless that one is still streaming.
+    """
+    at = bisect.bisect_left(places, (position,))
+    if at == 0:
+        return next((place for place in places if place[0] > position and not place[2]), None)
+    nearest = at - 1
+    while nearest > 0 and places[nearest - 1][0] == places[at - 1][0]:
+        nearest -= 1
+    return next((place for place in places[nearest:at] if place[1] not in answers), places[at - 1])
+
+
+def _answering(message: Message, result: ToolResultBlock, call_id: str) -> Message:
+    if result.tool_use_id == call_id and message.metadata.parent_tool_use_id == call_id:
+        return message
+    metadata = message.metadata.replace(parent_tool_use_id=call_id)
+    return message.replace(content=(result.replace(tool_use_id=call_id),), metadata=metadata)
+
+
+def _placed(
+    messages: list[Message], answers: dict[str, Message], in_place: dict[int, Message], mending: _Mending
+) -> list[Message]:
+    being_answered = {result.tool_use_id for message in messages for _, result in results_of(message, partial=True)}
+    speaking = [index for index, message in enumerate(messages) if message.role is not Role.TOOL]
+    last = max((index for index in speaking if not _is_partial(messages[index])), default=-1)
+    order = {id(answer): position for position, answer in enumerate(answers.values())}
+    placed: list[Message] = []
+    for position, message in enumerate(messages):
+        if position in in_place:
+            placed.append(in_place[position])
+        elif message.role is not Role.TOOL or _is_partial(message) or not any(results_of(message)):
+            placed.append(message)
+        if _is_partial(message):
+            continue
+        calls = [call for _, call in calls_of(message)]
+        given = [answers[call.id] for call in calls if call.id in answers]
+        placed.extend(sorted(given, key=lambda answer: order[id(answer)]))
+        for call in calls:
+            if call.id not in answers and call.id not in being_answered and position != last:
+                placed.append(_cancelled(message, call, mending))
+                mending.note("call-is-answered", message.id, f"answered the call {call.id!r} as cancelled")
+    _report_moves(messages, placed, mending)
+    return placed
+
+
+def _report_moves(before: list[Message], after: list[Message], mending: _Mending) -> None:
+    kept, known = {message.id for message in after}, {message.id for message in before}
+    old_order = [message.id for message in before if message.id in kept]
+    new_order = [message.id for message in after if message.id in known]
+    for old, new in zip(old_order, new_order, strict=False):
+        if old != new:
+            mending.note("call-is-answered", new, "moved: results stand right behind their calls")
+            return
+
+
+def _cancelled(message: Message, call: Call, mending: _Mending) -> Message:
+    result = ToolResultBlock(
+        tool_use_id=call.id,
+        content=(TextBlock(text="cancelled: this call was never answered"),),
+        is_error=True,
+    )
+    metadata = MessageMetadata(
+        parent_tool_use_id=call.id,
+        user_id=message.metadata.user_id,
+        team_id=message.metadata.team_id,
+        status=MessageStatus.CANCELLED,
+        stage="repair",
+    )
+    return Message(
+        mending.fresh_id(message, "cancelled", call.id),
+        message.session_id,
+        Role.TOOL,
+        (result,),
+        metadata,
+        message.created_at,
+    )
+
+
+def _with_usable_inputs(message: Message, problems: InputProblems | None, mending: _Mending) -> Message:
+    if problems is None or _is_partial(message):
+        return message
+    blocks: list[ContentBlock] = list(message.content)
+    for index, call in calls_of(message):
+        wrong = problems(call.name, call.input) if isinstance(call, ToolUseBlock) else ()
+        if isinstance(call, ToolUseBlock) and wrong:
+            blocks[index] = InvalidToolUseBlock(
+                id=call.id,
+                name=call.name,
+                input_text=msgspec.json.encode(call.input).decode(),
+                reason="; ".join(wrong),
+                provider_raw=call.provider_raw,
+                unknown_fields=call.unknown_fields,
+            )
+            mending.note("tool-input-fits", message.id, f"marked the call {call.id!r} as invalid")
+    return message if tuple(blocks) == message.content else message.replace(content=tuple(blocks))
+
+
+def _with_assistant_metadata(message: Message, mending: _Mending) -> Message:
+    """Fill in what was never recorded, so marked that no report can take it for a fact."""
+    metadata = message.metadata
+    if message.role is not Role.ASSISTANT or metadata.status is not MessageStatus.COMPLETE:
+        return message
+    missing: list[Breach] = []
+    check_assistant_metadata(message, "$", missing)
+    if not missing:
+        return message
+    named, colon, _ = (metadata.model or "").partition(":")
+    provider = metadata.provider or (named if colon else "") or NOT_RECORDED
+    model = metadata.model or f"{provider}:{NOT_RECORDED}"
+    filled = metadata.replace(
+        model=model,
+        provider=provider,
+        routing=metadata.routing or RoutingDecisionRecord(RoutingMode.DEFAULT, model, NOT_RECORDED),
+        usage=metadata.usage
+        or Usage(input_tokens=0, output_tokens=0, cost_usd=Decimal(0), pricing_version=NOT_RECORDED, latency_ms=0),
+    )
+    for rule in dict.fromkeys(breach.rule for breach in missing):
+        mending.note(rule, message.id, f"filled in as {NOT_RECORDED!r}")
+    return message.replace(metadata=filled)
+
+
+NOT_RECORDED: Final = "not-recorded"  # a model, a reason or a price version that nobody wrote down
+
+
+def _is_partial(message: Message) -> bool:
+    return message.metadata.status is MessageStatus.PARTIAL
