@@ -38,19 +38,19 @@ def encode(message: Message) -> bytes:
 
 def decode(data: bytes | str, schema: Format = FORMAT) -> Message:
     """The message that a JSON text says; an ``InputError`` names the place of what is wrong."""
-    data = utf8(data) if isinstance(data, str) else data
     try:
         message = _decode_fast(data)
+        usage = message.metadata.usage
         if (
             encode(message) == data
             and message.schema_version == schema.current
             and message.created_at.tzinfo is UTC
-            and (message.metadata.usage is None or message.metadata.usage.is_finite())
+            and (usage is None or (usage.cost_usd.is_finite() and usage.provider_cost_usd is None))
         ):
             return message
     except value.NOT_SO_FAST:
         pass
-    return _decode_carefully(data, schema)
+    return _decode_carefully(utf8(data) if isinstance(data, str) else data, schema)
 
 
 def content_hash(message: Message) -> str:
