@@ -55,6 +55,9 @@ def test_an_edit_shows() -> None:
         "cache": True,
     }
     assert restored({"text": "hi", "arguments": '{"a":2}'}, residue)["arguments"] == '{"a":2}'
+    dropped = difference({"stream": True}, {})
+    assert restored({"stream": True}, dropped) == {}
+    assert restored({"stream": False}, dropped) == {"stream": False}
 
 
 def test_a_note_is_read_by_the_dialect_that_wrote_it() -> None:

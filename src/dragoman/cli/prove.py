@@ -26,6 +26,7 @@ from dragoman.errors import InputError
 from dragoman.event import StreamEvent, fold
 
 PARTS = ("request", "reply", "stream")
+DAMAGED = "damaged, "  # a stream that folds to a fault
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -39,11 +40,11 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct):
-    """What came back, counted by dialect, provider and part; what did not; and requests that nobody could take."""
+    """What came back, counted by dialect, provider and part; what did not; and records that are broken themselves."""
 
     equal: Counter[tuple[str, str, str]]
     failures: list[Failure]
-    broken: list[Failure]  # refused by us with a clear error, and by the provider too
+    broken: list[Failure]  # requests that the provider refused too, streams that were cut or failed
 
     @property
     def is_whole(self) -> bool:
@@ -89,10 +90,12 @@ def prove(
         where = f"{failure.record} {failure.part}"
         console.print(f"[red]{escape(where)}[/red]  {escape(failure.difference)}", soft_wrap=True, highlight=False)
     for failure in proof.broken[:limit]:
-        what = f"{failure.record} was refused by its provider too: {failure.difference}"
-        console.print(escape(what), soft_wrap=True, highlight=False)
-    if len(proof.failures) > limit:
-        console.print(f"and {len(proof.failures) - limit} more")
+        console.print(
+            escape(f"{failure.record} is broken itself: {failure.difference}"), soft_wrap=True, highlight=False
+        )
+    for name, found in (("not equal", proof.failures), ("broken themselves", proof.broken)):
+        if found:
+            console.print(f"{len(found)} {name}{f', {limit} of them shown' if len(found) > limit else ''}")
     if json_to is not None:
         rows = [{"dialect": d, "provider": p, "part": part, "equal": n} for (d, p, part), n in proof.equal.items()]
         json_to.write_bytes(msgspec.json.encode({"equal": rows, "failures": proof.failures, "broken": proof.broken}))
@@ -124,8 +127,9 @@ def proof_of(records: Iterable[dict[str, Any]], proof: Proof, dialect: str | Non
                 proof.equal[name, record["provider"], part] += 1
                 continue
             refused = part == "request" and difference.startswith("FormatError") and (record.get("status") or 0) >= 400
+            is_broken = refused or difference.startswith(DAMAGED)
             found = Failure(record["id"], name, record["provider"], part, difference)
-            (proof.broken if refused else proof.failures).append(found)
+            (proof.broken if is_broken else proof.failures).append(found)
     return proof
 
 
@@ -161,7 +165,7 @@ def _stream_difference(data: bytes, framing: str | None, dialect: ModuleType) ->
         return "other events when the bytes are split"
     reply = fold(events)
     if reply.fault is not None:
-        return f"{reply.fault.code}: {reply.fault.message}"
+        return f"{DAMAGED}{reply.fault.code}: {reply.fault.message}"
     wire = dialect.write_reply(reply).wire
     again = first_difference(dialect.write_reply(dialect.read_reply(wire)).wire, wire)
     if again is not None:

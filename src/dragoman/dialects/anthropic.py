@@ -653,7 +653,10 @@ class StreamReader:
         kind = wire.get("type") if isinstance(wire, dict) else None
         handler = _HANDLERS.get(str(kind))
         if handler is not None:
-            problem = handler(self, wire, events)
+            try:
+                problem = handler(self, wire, events)
+            except FormatError as error:
+                problem = str(error)
             if problem is not None:
                 self._fail("protocol_violation", problem, events)
         return not self._failed

@@ -15,6 +15,7 @@ from __future__ import annotations
 import binascii
 import json
 import struct
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -109,12 +110,12 @@ class LineSplitter:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> Iterable[Frame]:
         """The lines that are complete now."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [Frame(line.rstrip(b"\r")) for line in lines if line.strip()]
 
-    def close(self) -> list[Frame]:
+    def close(self) -> Iterable[Frame]:
         """A last line needs no newline, if it is whole."""
         rest, self._rest = self._rest.strip(), self._rest
         if rest and _is_json(rest):
@@ -131,11 +132,13 @@ class LineSplitter:
 class DecodedAwsSplitter(LineSplitter):
     """AWS frames as recorders keep them: one JSON object a line, with headers and payload."""
 
-    def feed(self, data: bytes) -> list[Frame]:
-        return [_decoded_aws_frame(frame.data) for frame in super().feed(data)]
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that are complete now, one by one: what stands before a damaged one is not lost with it."""
+        yield from (_decoded_aws_frame(frame.data) for frame in super().feed(data))
 
-    def close(self) -> list[Frame]:
-        return [_decoded_aws_frame(frame.data) for frame in super().close()]
+    def close(self) -> Iterator[Frame]:
+        """A last line needs no newline, if it is whole."""
+        yield from (_decoded_aws_frame(frame.data) for frame in super().close())
 
 
 def _decoded_aws_frame(line: bytes) -> Frame:
@@ -207,10 +210,9 @@ class AwsSplitter:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are complete now; a wrong checksum is a ``FramingError``."""
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that are complete now, one by one; a wrong checksum is a ``FramingError``."""
         self._rest += data
-        frames: list[Frame] = []
         while len(self._rest) >= 12:
             total, header_length, prelude_sum = struct.unpack(">III", self._rest[:12])
             if binascii.crc32(self._rest[:8]) != prelude_sum or total < 16 + header_length:
@@ -222,8 +224,7 @@ class AwsSplitter:
                 raise FramingError("an AWS frame with a wrong checksum", where="stream")
             headers = _aws_headers(frame[12 : 12 + header_length])
             event = headers.get(":event-type") or headers.get(":exception-type")
-            frames.append(Frame(frame[12 + header_length : -4], event))
-        return frames
+            yield Frame(frame[12 + header_length : -4], event)
 
     def close(self) -> list[Frame]:
         """Nothing more can become complete."""
@@ -237,6 +238,13 @@ class AwsSplitter:
 
 def _aws_headers(data: bytes) -> dict[str, str]:
     """The headers that are texts; the others are not ours to read."""
+    try:
+        return _text_headers(data)
+    except (IndexError, struct.error):
+        raise FramingError("an AWS frame with broken headers", where="stream") from None
+
+
+def _text_headers(data: bytes) -> dict[str, str]:
     headers: dict[str, str] = {}
     sizes = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
     at = 0

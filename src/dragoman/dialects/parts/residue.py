@@ -12,7 +12,7 @@ was then.
 A residue is plain JSON:
 
     {"set": {key: value}}                 keys that we would not have written
-    {"drop": [key, …]}                    keys that we would have written
+    {"drop": {key: fingerprint}}          keys that we would have written, with the value that has that fingerprint
     {"in": {key: residue}}                differences inside a value
     {"at": {"2": residue}}                differences inside an item of a list of the same length
     {"is": value, "was": fingerprint}     another value, in place of the one with that fingerprint
@@ -23,9 +23,8 @@ The one rule: restored(w, difference(w, x)) is x, whatever w and x are.
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
-
-import msgspec
 
 from dragoman.message import ProviderRaw
 
@@ -65,7 +64,7 @@ def difference(written: Any, wire: Any) -> Residue | None:
 def _object_difference(written: dict[str, Any], wire: dict[str, Any]) -> Residue | None:
     residue: Residue = {}
     added = {key: value for key, value in wire.items() if key not in written}
-    dropped = [key for key in written if key not in wire]
+    dropped = {key: _fingerprint(value) for key, value in written.items() if key not in wire}
     inside = {key: part for key in written if key in wire and (part := difference(written[key], wire[key])) is not None}
     if added:
         residue["set"] = added
@@ -87,12 +86,16 @@ def restored(written: Any, residue: Residue | None) -> Any:
         return [restored(item, parts.get(str(index))) for index, item in enumerate(written)]
     if type(written) is not dict:
         return written
-    inside = residue.get("in", {})
-    dropped = residue.get("drop", ())
-    made = {key: restored(value, inside.get(key)) for key, value in written.items() if key not in dropped}
+    inside, dropped = residue.get("in", {}), residue.get("drop", {})
+    made = {
+        key: restored(value, inside.get(key))
+        for key, value in written.items()
+        if key not in dropped or dropped[key] != _fingerprint(value)
+    }
     made.update((key, value) for key, value in residue.get("set", {}).items() if key not in made)
     return made
 
 
 def _fingerprint(value: Any) -> str:
-    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()[:16]
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))  # takes what a wire may hold and msgspec does not
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

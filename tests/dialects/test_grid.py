@@ -1,0 +1,234 @@
+"""What holds of every dialect. They are found, never listed."""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from dragoman import dialects
+from dragoman.event import fold, unfold
+from dragoman.exchange import Fault, Options, Reply, Request, SideEffects, StopReason, ToolDefinition
+from dragoman.message import (
+    ContentBlock,
+    ImageBlock,
+    ImageSource,
+    Message,
+    MessageMetadata,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    TokenUsage,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from tests.test_codec import NOW
+
+GRID = (
+    "read_request",
+    "write_request",
+    "read_reply",
+    "write_reply",
+    "stream_reader",
+    "stream_writer",
+    "read_error",
+    "write_error",
+)
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def message(role: Role, *blocks: ContentBlock, parent: str | None = None) -> Message:
+    return Message("01HZ001", "sess_1", role, blocks, MessageMetadata(parent_tool_use_id=parent), NOW)
+
+
+CALLS = (
+    ToolUseBlock("tu_01KR3ER9E00000000000000QQE", "read_file", {"path": "README.md", "limit": 1}),
+    ToolUseBlock("tu_01KR3ER9E00000000000000QQF", "read_file", {"path": "LICENSE"}),
+)
+REQUEST = Request(
+    model="some-model",
+    messages=(
+        message(Role.SYSTEM, TextBlock("Be brief.")),
+        message(Role.USER, TextBlock("Summarize these."), ImageBlock(ImageSource("base64", PIXEL), "image/png")),
+        message(Role.ASSISTANT, TextBlock("I'll read them."), *CALLS),
+        message(Role.TOOL, ToolResultBlock(CALLS[0].id, (TextBlock("# Project Foo"),)), parent=CALLS[0].id),
+        message(Role.TOOL, ToolResultBlock(CALLS[1].id, (TextBlock("Apache-2.0"),)), parent=CALLS[1].id),
+        message(Role.ASSISTANT, TextBlock("It is Project Foo.")),
+        message(Role.USER, TextBlock("Thanks, é😀\u2028.")),
+    ),
+    tools=(
+        ToolDefinition(
+            "read_file",
+            "Read a file.",
+            {
+                "type": "object",
+                "properties": {"path": {"type": "string"}, "limit": {"type": "integer"}},
+                "required": ["path"],
+            },
+            SideEffects.READ,
+        ),
+    ),
+    options=Options(max_output_tokens=100, temperature=0.5),
+)
+
+
+def blocks_of(request: Request) -> list[tuple[Any, ...]]:
+    """What has to survive every translation: who said which words, called what, and was answered what."""
+    said: list[tuple[Any, ...]] = []
+    for one in request.messages:
+        for block in one.content:
+            match block:
+                case TextBlock(text):
+                    said.append((one.role.value, text))
+                case ToolUseBlock(call_id, name, value):
+                    said.append(("call", call_id, name, value))
+                case ToolResultBlock(call_id, content):
+                    said.append(
+                        ("result", call_id, "".join(part.text for part in content if isinstance(part, TextBlock)))
+                    )
+    return said
+
+
+@pytest.fixture(params=dialects.names())
+def dialect(request: pytest.FixtureRequest) -> ModuleType:
+    return dialects.load(request.param)
+
+
+def test_there_are_the_dialects_that_tools_rely_on() -> None:
+    assert set(dialects.names()) >= {
+        "anthropic",
+        "bedrock_converse",
+        "cohere",
+        "gemini",
+        "ollama",
+        "openai_chat",
+        "openai_responses",
+    }
+    with pytest.raises(LookupError, match="anthropic"):
+        dialects.load("esperanto")
+
+
+def test_every_dialect_has_the_grid(dialect: ModuleType) -> None:
+    assert all(callable(getattr(dialect, name)) for name in GRID)
+    assert dialect.NAME in dialects.names()
+    assert inspect.getdoc(dialect)
+
+
+def test_words_calls_and_results_survive_being_written_and_read(dialect: ModuleType) -> None:
+    written = dialect.write_request(REQUEST)
+    again = dialect.read_request(written.wire)
+    expected = blocks_of(REQUEST)
+    found = blocks_of(again)
+    if all(
+        entry[0] != "call" or entry[1] == CALLS[index].id
+        for index, entry in enumerate([e for e in found if e[0] == "call"])
+    ):
+        assert found == expected
+    else:  # a wire without ids, or with a spelling of its own: then calls and results still belong together
+        names = {entry[1]: f"c{number}" for number, entry in enumerate(e for e in found if e[0] == "call")}
+        ours = {call.id: f"c{number}" for number, call in enumerate(CALLS)}
+        assert [renamed(entry, names) for entry in found] == [renamed(entry, ours) for entry in expected]
+    assert [tool.name for tool in again.tools] == ["read_file"]
+    assert [tool.input_schema for tool in again.tools] == [REQUEST.tools[0].input_schema]
+    assert again.options.max_output_tokens == 100
+    assert again.options.temperature == 0.5
+
+
+def renamed(entry: tuple[Any, ...], names: dict[str, str]) -> tuple[Any, ...]:
+    return (entry[0], names[entry[1]], *entry[2:]) if entry[0] in ("call", "result") else entry
+
+
+@pytest.mark.parametrize("source", dialects.names())
+def test_a_request_of_one_dialect_can_be_written_in_every_other(source: str, dialect: ModuleType) -> None:
+    read = dialects.load(source).read_request(dialects.load(source).write_request(REQUEST).wire)
+    written = dialect.write_request(read)
+    texts = [entry for entry in blocks_of(dialect.read_request(written.wire)) if entry[0] not in ("call", "result")]
+    assert texts == [entry for entry in blocks_of(REQUEST) if entry[0] not in ("call", "result")]
+
+
+def test_reasoning_of_another_origin_is_a_loss_and_never_said(dialect: ModuleType) -> None:
+    other = {"dialect": "another", "own": True}
+    foreign = message(
+        Role.ASSISTANT,
+        ThinkingBlock("secret thoughts", "their-signature", provider_raw=other),
+        RedactedThinkingBlock("secret-blob", provider_raw=other),
+        OpaqueBlock("another", {"type": "secret_search"}),
+        TextBlock("Hello."),
+    )
+    written = dialect.write_request(REQUEST.replace(messages=(message(Role.USER, TextBlock("Hi.")), foreign)))
+    assert "secret" not in str(written.wire)
+    assert {loss.block_type for loss in written.losses} == {"thinking", "redacted_thinking", "opaque"}
+    assert {(loss.session_id, loss.message_id, loss.adapter) for loss in written.losses} == {
+        ("sess_1", "01HZ001", dialect.NAME)
+    }
+
+
+def test_an_edit_shows(dialect: ModuleType) -> None:
+    read = dialect.read_request(dialect.write_request(REQUEST).wire)
+    edited = []
+    for one in read.messages:
+        blocks = [block.replace(text="Changed.") if isinstance(block, TextBlock) else block for block in one.content]
+        edited.append(one.replace(content=blocks))
+    wire = dialect.write_request(read.replace(messages=tuple(edited))).wire
+    assert "Summarize these." not in str(wire)
+    assert "Changed." in str(wire)
+
+
+def test_a_reply_survives_whole_and_streamed(dialect: ModuleType) -> None:
+    reply = Reply(
+        content=(TextBlock("I'll read é😀."), *CALLS),
+        stop_reason=StopReason.TOOL_USE,
+        usage=TokenUsage(input_tokens=8, output_tokens=42),
+        model="some-model",
+    )
+    whole = dialect.read_reply(dialect.write_reply(reply).wire)
+    writer = dialect.stream_writer()
+    data = b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()])
+    reader = dialect.stream_reader()
+    streamed = fold([*reader.feed(data), *reader.close()])
+    for again in (whole, streamed):
+        assert again.fault is None
+        assert again.stop_reason is StopReason.TOOL_USE
+        assert "".join(block.text for block in again.content if isinstance(block, TextBlock)) == "I'll read é😀."
+        assert [(b.name, b.input) for b in again.content if isinstance(b, ToolUseBlock)] == [
+            (c.name, c.input) for c in CALLS
+        ]
+        assert again.usage is not None
+        assert (again.usage.input_tokens, again.usage.output_tokens) == (8, 42)
+
+
+def test_a_stream_cut_at_any_byte_never_looks_finished(dialect: ModuleType) -> None:
+    reply = Reply(content=(TextBlock("Héllo."), CALLS[0]), stop_reason=StopReason.TOOL_USE, model="m")
+    writer = dialect.stream_writer()
+    data = b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()])
+    whole = dialect.stream_reader()
+    finished = fold([*whole.feed(data), *whole.close()])
+    for cut in range(len(data)):
+        reader = dialect.stream_reader()
+        part = fold([*reader.feed(data[:cut]), *reader.close()])
+        if part.fault is None:  # the end had arrived, and only what no longer matters is missing
+            assert part.content == finished.content
+        else:
+            assert not any(isinstance(block, ToolUseBlock) and block.input != CALLS[0].input for block in part.content)
+
+
+def test_what_is_no_json_ends_a_stream_and_keeps_what_came_before(dialect: ModuleType) -> None:
+    reader = dialect.stream_reader()
+    reply = fold([*reader.feed(b"data: <html>\n\n{]\n[<html>\n\n"), *reader.close()])
+    assert reply.fault is not None
+    assert reply.stop_reason is StopReason.ERROR
+
+
+def test_faults_are_read_and_written(dialect: ModuleType) -> None:
+    fault = dialect.read_error(
+        429, {"retry-after": "3"}, dialect.write_error(Fault(code="rate_limited", message="slow down")).wire
+    )
+    assert fault.error_class == "rate_limit"
+    assert fault.retryable
+    assert "slow down" in fault.message
+    assert dialect.read_error(500, {}, b"<html>").error_class == "server_error"
+    assert dialect.read_error(401, {}, b"").error_class == "auth"
