@@ -14,6 +14,7 @@ from __future__ import annotations
 import bisect
 import enum
 import itertools
+from collections import Counter
 from collections.abc import Container, Iterable
 from decimal import Decimal
 from typing import Any, Final
@@ -151,7 +152,8 @@ def _without_nul(value: Any) -> Any:
 
 
 def _of_one_session(messages: list[Message], mending: _Mending) -> list[Message]:
-    session_id = messages[0].session_id
+    """Those of the session that most of them name; of several such, the first."""
+    session_id = Counter(message.session_id for message in messages).most_common(1)[0][0]
     kept = []
     for message in messages:
         if message.session_id == session_id:

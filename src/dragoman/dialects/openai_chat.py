@@ -111,6 +111,7 @@ _FAILURES: Final = ("error", "insufficient_system_resource")  # OpenRouter and M
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 _ROLES: Final = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
 _FORMATS: Final = {"text": "text", "json_object": "json"}
+_TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast")  # what the official SDK takes
 _APART: Final = ("messages", "tools", "functions")  # parts of a request that are read one by one
 _LEGACY_ID: Final = "function_call:"  # calls had no ids once: a result named the function
 _ABSENT: Final = object()
@@ -327,6 +328,8 @@ def _spelled(body: dict[str, Any]) -> dict[str, str]:
             spelled[option] = found
     if isinstance(body.get("stop"), str):
         spelled["stop_sequences"] = "string"
+    if isinstance(body.get("service_tier"), str) and body["service_tier"] not in _TIERS:
+        spelled["service_tier"] = "service_tier"
     return spelled
 
 
@@ -403,7 +406,7 @@ def _written_options(request: Request, spelled: Mapping[str, str]) -> dict[str, 
         "parallel_tool_calls": options.parallel_tool_calls,
         "response_format": _written_format(options.response_format),
         spelled.get("reasoning", "reasoning_effort"): _written_reasoning(options.reasoning, spelled),
-        "service_tier": options.service_tier,
+        spelled.get("service_tier", "service_tier" if options.service_tier in _TIERS else ""): options.service_tier,
         "user": options.user,
         "stream": options.stream,
     }
@@ -447,6 +450,8 @@ def _lost_options(options: Options, spelled: Mapping[str, str]) -> list[Loss]:
     losses = []
     if options.top_k is not None and "top_k" not in spelled:
         losses.append(Loss("", "", "top_k", NAME, "this API has no such option"))
+    if options.service_tier not in (None, *_TIERS) and "service_tier" not in spelled:
+        losses.append(Loss("", "", "service_tier", NAME, "this API has no such tier"))
     reasoning = options.reasoning
     if reasoning is not None and "reasoning" not in spelled:
         if reasoning.budget_tokens is not None:
@@ -977,11 +982,10 @@ def _failure(choice: dict[str, Any], body: dict[str, Any]) -> Fault:
 
 def _natural_reply(reply: Reply) -> dict[str, Any]:
     wire: dict[str, Any] = {"id": "chatcmpl-dragoman", "object": "chat.completion", "created": 0}
-    if reply.model is not None:
-        wire["model"] = reply.model
+    wire["model"] = reply.model or ""  # the wire demands one; not every provider says it
     if reply.usage is not None:
         wire["usage"] = _written_usage(reply.usage)
-        if reply.usage.service_tier is not None:
+        if reply.usage.service_tier in _TIERS:
             wire["service_tier"] = reply.usage.service_tier
     return wire
 
