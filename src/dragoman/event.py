@@ -248,7 +248,7 @@ class _Folding:
         self.start: MessageStart | None = None
         self.end: MessageComplete | None = None
         self.provider_raw: ProviderRaw | None = None
-        self.silent: dict[int, _OpenCall] = {}  # calls of which no input came: without arguments, or cut off
+        self.silent: dict[int, InvalidToolUseBlock] = {}  # calls without any input, as they would be if cut off
         self.unusable: InvalidToolUseBlock | None = None  # the first call whose input turned out to be no input
         self.usage: TokenUsage | None = None
         self.fault: Fault | None = None
@@ -287,8 +287,8 @@ class _Folding:
                 block = self.blocks[index] = call.block(provider_raw)
                 if isinstance(block, InvalidToolUseBlock):
                     self.unusable = self.unusable or block
-                elif not call.parts or not "".join(call.parts).strip():
-                    self.silent[index] = call
+                elif not "".join(call.parts).strip():
+                    self.silent[index] = call.invalid("the output limit came before its input", provider_raw)
             case MessageStart():
                 if self.start is not None:
                     return "the message begins a second time"
@@ -324,8 +324,8 @@ class _Folding:
 
     def reply(self) -> Reply:
         if self.end is not None and self.end.stop_reason is StopReason.MAX_TOKENS:
-            for index, call in self.silent.items():
-                cut = self.blocks[index] = call.invalid("the output limit came before its input")
+            for index, cut in self.silent.items():
+                self.blocks[index] = cut
                 self.unusable = self.unusable or cut
         content = tuple(self._closed(self.blocks[index]) for index in sorted(self.blocks))
         fault = self.fault or self._fault_of_the_end()

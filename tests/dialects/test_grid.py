@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from types import ModuleType
 from typing import Any
 
@@ -165,6 +166,29 @@ def test_reasoning_of_another_origin_is_a_loss_and_never_said(dialect: ModuleTyp
     assert {(loss.session_id, loss.message_id, loss.adapter) for loss in written.losses} == {
         ("sess_1", "01HZ001", dialect.NAME)
     }
+
+
+def test_a_new_result_is_written_under_the_id_that_the_provider_gave_its_call(dialect: ModuleType) -> None:
+    said = Reply(content=(TextBlock("Reading."), *CALLS), stop_reason=StopReason.TOOL_USE, model="m")
+    text = json.dumps(dialect.write_reply(said).wire)
+    for number, call in enumerate(CALLS):  # as if the provider had issued the ids
+        for spelled in (call.id, call.id.replace("tu_", "call_")):
+            text = text.replace(spelled, f"theirs_{number}")
+    reply = dialect.read_reply(json.loads(text))
+    calls = [block for block in reply.content if isinstance(block, ToolUseBlock)]
+    answers = [
+        message(Role.TOOL, ToolResultBlock(call.id, (TextBlock(f"answer {number}"),)), parent=call.id)
+        for number, call in enumerate(calls)
+    ]
+    spoken = message(Role.ASSISTANT, *reply.content)
+    wire = dialect.write_request(
+        REQUEST.replace(messages=(message(Role.USER, TextBlock("Go.")), spoken, *answers))
+    ).wire
+    if "theirs_0" in text:
+        assert json.dumps(wire).count("theirs_0") >= 2  # the call and its result
+    again = dialect.read_request(wire)
+    found = [entry for entry in blocks_of(again) if entry[0] in ("call", "result")]
+    assert [entry[1] for entry in found if entry[0] == "call"] == [entry[1] for entry in found if entry[0] == "result"]
 
 
 def test_an_edit_shows(dialect: ModuleType) -> None:

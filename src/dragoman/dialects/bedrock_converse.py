@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
 from dragoman.dialects.parts.framing import Frame, FramingError, aws_frame, decoded_aws_frame, json_line, splitter
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.errors import FormatError, JsonError
@@ -187,6 +187,7 @@ def read_request(wire: Any) -> Request:
 
 def write_request(request: Request) -> Written:
     """The request as Converse takes it, and what it cannot take. The model belongs into the URL."""
+    request = with_ids_of_calls(request, NAME)
     losses: list[Loss] = []
     notes = notes_of(request.provider_raw, NAME)
     top = restored(_natural_top(request, notes), notes.get("residue"))

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
 from dragoman.dialects.parts.framing import FramingError, splitter, sse_frame
 from dragoman.dialects.parts.openai_chat_stream import (
     THINKING_FIELDS,
@@ -149,6 +149,7 @@ def read_request(wire: Any) -> Request:
 
 def write_request(request: Request) -> Written:
     """The request as Chat Completions takes it, and what it cannot take."""
+    request = with_ids_of_calls(request, NAME)
     notes = notes_of(request.provider_raw, NAME)
     spelled = notes.get("spelled", {})
     losses = _lost_options(request.options, spelled)

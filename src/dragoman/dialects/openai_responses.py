@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
 from dragoman.dialects.parts.framing import FramingError, splitter, sse_frame
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
 from dragoman.errors import FormatError, JsonError
@@ -128,6 +128,7 @@ def read_request(wire: Any) -> Request:
 
 def write_request(request: Request) -> Written:
     """The request as the Responses API takes it, and what it cannot take."""
+    request = with_ids_of_calls(request, NAME)
     losses: list[Loss] = []
     notes = notes_of(request.provider_raw, NAME)
     top = restored(_written_options(request), notes.get("residue"))

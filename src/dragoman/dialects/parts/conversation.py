@@ -6,9 +6,22 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
+
+from dragoman.dialects.parts.residue import notes_of
 from dragoman.errors import FormatError
+from dragoman.exchange import Request
 from dragoman.ids import TOOL_ID, derived_ulid
-from dragoman.message import ContentBlock, Message, MessageMetadata, ProviderRaw, Role
+from dragoman.message import (
+    ContentBlock,
+    InvalidToolUseBlock,
+    Message,
+    MessageMetadata,
+    ProviderRaw,
+    Role,
+    ToolResultBlock,
+    ToolUseBlock,
+)
 
 UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # a wire does not say when something was said
 _NOTHING: Final = MessageMetadata()
@@ -42,6 +55,41 @@ class Conversation:
     def answered_id(self, provider_id: str) -> str:
         """Our id for the call that a result answers: the latest one of that id."""
         return self._tool_ids.get(provider_id) or tool_id_for(provider_id, 1)
+
+
+def with_ids_of_calls(request: Request, dialect: str) -> Request:
+    """The request, with each result under the id that the provider gave its call, as far as the result says none.
+
+    A result that was just made knows our id alone; its call came from the wire and is written under the wire's.
+    """
+    theirs = {
+        block.id: notes["id"]
+        for message in request.messages
+        for block in message.content
+        if isinstance(block, ToolUseBlock | InvalidToolUseBlock)
+        and "id" in (notes := notes_of(block.provider_raw, dialect))
+    }
+    if not theirs:
+        return request
+    messages = tuple(_named(message, theirs, dialect) for message in request.messages)
+    return msgspec.structs.replace(request, messages=messages)
+
+
+def _named(message: Message, theirs: dict[str, str], dialect: str) -> Message:
+    if message.role is not Role.TOOL:
+        return message
+    blocks = tuple(_named_result(block, theirs, dialect) for block in message.content)
+    return msgspec.structs.replace(message, content=blocks)
+
+
+def _named_result(block: ContentBlock, theirs: dict[str, str], dialect: str) -> ContentBlock:
+    if not isinstance(block, ToolResultBlock) or block.tool_use_id not in theirs:
+        return block
+    notes = notes_of(block.provider_raw, dialect)
+    if "id" in notes:
+        return block
+    raw = {"dialect": dialect, **notes, "id": theirs[block.tool_use_id]}
+    return msgspec.structs.replace(block, provider_raw=raw)
 
 
 def tool_id_for(provider_id: str, count: int = 1) -> str:

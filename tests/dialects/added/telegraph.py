@@ -1,0 +1,305 @@
+"""Telegraph: a small wire that nobody speaks but the tests, as a whole dialect in one file.
+
+request   {"model": "m1", "limit": 100, "heat": 0.5, "tools": [{"name": …, "about": …, "input": …}], "lines": [LINE]}
+reply     {"model": "m1", "end": "done", "in": 8, "out": 42, "lines": [LINE]}
+stream    {"begin": "m1"}, each LINE, and {"end": "done", "in": 8, "out": 42}: one object a line
+error     {"error": "slow down"}
+LINE      {"role": "user", "text": "Hi."}
+          {"role": "assistant", "call": "c1", "tool": "read_file", "input": {"path": "README.md"}}
+          {"role": "tool", "answer": "c1", "text": "# Project Foo"}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.framing import json_line, splitter
+from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.errors import FormatError
+from dragoman.event import (
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+    fold,
+)
+from dragoman.exchange import (
+    ErrorClass,
+    Fault,
+    Loss,
+    OpaqueTool,
+    Options,
+    Reply,
+    Request,
+    SideEffects,
+    StopReason,
+    ToolDefinition,
+    Written,
+)
+from dragoman.ids import AS_IT_IS, spell
+from dragoman.message import ContentBlock, Role, TextBlock, TokenUsage, ToolResultBlock, ToolUseBlock
+
+NAME: Final = "telegraph"
+ENDS: Final = {"done": StopReason.END_TURN, "limit": StopReason.MAX_TOKENS, "calls": StopReason.TOOL_USE}
+_WORDS: Final = {reason: word for word, reason in ENDS.items()}
+_SAID: Final = ("max_output_tokens", "temperature", "stream")  # the options that this wire has; it streams by address
+
+
+# --- request ---------------------------------------------------------------------------------------------------------
+
+
+def read_request(wire: Any) -> Request:
+    """A request as a telegraph takes it."""
+    body = an_object(wire, "$")
+    conversation = Conversation()
+    for index, item in enumerate(a_list(body.get("lines"), "$.lines")):
+        block = _read_line(item, f"$.lines[{index}]", conversation)
+        answers = block.tool_use_id if isinstance(block, ToolResultBlock) else None
+        conversation.add(Role(item["role"]), [block], answers=answers)
+    request = Request(
+        model=body.get("model"),
+        messages=tuple(conversation.messages),
+        tools=tuple(_read_tool(an_object(tool, "$.tools")) for tool in a_list(body.get("tools", []), "$.tools")),
+        options=Options(max_output_tokens=body.get("limit"), temperature=body.get("heat")),
+    )
+    rest = {key: value for key, value in body.items() if key not in ("lines", "tools")}
+    return request.replace(provider_raw=noted(NAME, _natural_head(request), rest))
+
+
+def write_request(request: Request) -> Written:
+    """The request as a telegraph takes it, and what it cannot take."""
+    losses = [
+        Loss("", "", name, NAME, "this wire has no such option")
+        for name in Options.__struct_fields__
+        if name not in _SAID and getattr(request.options, name) != getattr(Options(), name)
+    ]
+    lines = []
+    for message in request.messages:
+        kept, lost = _written_lines(message.role.value, message.content)
+        lines.extend(kept)
+        losses.extend(Loss(message.session_id, message.id, kind, NAME, "no such line") for kind in lost)
+    wire = restored(_natural_head(request), notes_of(request.provider_raw, NAME).get("residue"))
+    tools = [_written_tool(tool) for tool in request.tools if isinstance(tool, ToolDefinition)]
+    foreign = [tool for tool in request.tools if isinstance(tool, OpaqueTool)]
+    losses.extend(Loss("", "", "tool", NAME, f"a tool that only {tool.dialect} understands") for tool in foreign)
+    return Written({**wire, **({"tools": tools} if tools else {}), "lines": lines}, tuple(losses))
+
+
+def _natural_head(request: Request) -> dict[str, Any]:
+    said = {"model": request.model, "limit": request.options.max_output_tokens, "heat": request.options.temperature}
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def _read_tool(wire: dict[str, Any]) -> ToolDefinition:
+    tool = ToolDefinition(wire["name"], wire["about"], wire["input"], SideEffects.EXECUTE)
+    return tool.replace(provider_raw=noted(NAME, _natural_tool(tool), wire))
+
+
+def _natural_tool(tool: ToolDefinition) -> dict[str, Any]:
+    return {"name": tool.name, "about": tool.description, "input": tool.input_schema}
+
+
+def _written_tool(tool: ToolDefinition) -> Any:
+    return restored(_natural_tool(tool), notes_of(tool.provider_raw, NAME).get("residue"))
+
+
+# --- lines -----------------------------------------------------------------------------------------------------------
+
+
+def _read_line(wire: Any, where: str, conversation: Conversation) -> TextBlock | ToolUseBlock | ToolResultBlock:
+    block: TextBlock | ToolUseBlock | ToolResultBlock
+    theirs = None
+    match an_object(wire, where):
+        case {"role": "assistant", "call": str(theirs), "tool": str(name), "input": dict(value)}:
+            block = ToolUseBlock(conversation.call_id(theirs), name, value)
+        case {"role": "tool", "answer": str(theirs), "text": str(text)}:
+            block = ToolResultBlock(conversation.answered_id(theirs), (TextBlock(text),))
+        case {"role": "user" | "assistant" | "system", "text": str(text)}:
+            block = TextBlock(text)
+        case _:
+            raise FormatError("a line says, calls or answers something", where=where)
+    return block.replace(provider_raw=noted(NAME, _natural_line(wire["role"], block, theirs), wire, id=theirs))
+
+
+def _natural_line(role: str, block: ContentBlock, theirs: str | None) -> dict[str, Any] | None:
+    """What we would write for a block if nobody had noted anything about it; ``None`` if this wire cannot say it."""
+    match block:
+        case TextBlock(text):
+            return {"role": role, "text": text}
+        case ToolUseBlock(call_id, name, value):
+            return {"role": "assistant", "call": theirs or spell(call_id, AS_IT_IS), "tool": name, "input": value}
+        case ToolResultBlock(call_id, content):
+            text = "".join(part.text for part in content if isinstance(part, TextBlock))
+            return {"role": "tool", "answer": theirs or spell(call_id, AS_IT_IS), "text": text}
+        case _:
+            return None
+
+
+def _written_lines(role: str, blocks: Iterable[ContentBlock]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The lines, and the types of the blocks that cannot be one."""
+    lines, lost = [], []
+    for block in blocks:
+        notes = notes_of(getattr(block, "provider_raw", None), NAME)
+        natural = _natural_line(role, block, notes.get("id"))
+        if natural is None:
+            lost.append(block.type)
+        else:
+            lines.append(restored(natural, notes.get("residue")))
+    return lines, lost
+
+
+# --- reply -----------------------------------------------------------------------------------------------------------
+
+
+def read_reply(wire: Any) -> Reply:
+    """An answer, whole."""
+    body = an_object(wire, "$")
+    conversation = Conversation()
+    items = enumerate(a_list(body.get("lines"), "$.lines"))
+    has_failed = body.get("end") == "error"
+    reply = Reply(
+        content=tuple(_read_line(item, f"$.lines[{index}]", conversation) for index, item in items),
+        stop_reason=StopReason.ERROR if has_failed else ENDS.get(str(body.get("end")), StopReason.UNKNOWN),
+        usage=TokenUsage(input_tokens=body["in"], output_tokens=body["out"]) if "in" in body else None,
+        model=body.get("model"),
+        fault=Fault(code="server_error", message="it failed", provider=NAME) if has_failed else None,
+    )
+    rest = {key: value for key, value in body.items() if key != "lines"}
+    return reply.replace(provider_raw=noted(NAME, _natural_end(reply), rest))
+
+
+def write_reply(reply: Reply) -> Written:
+    """An answer, whole, and what it cannot say."""
+    lines, lost = _written_lines("assistant", reply.content)
+    rest = restored(_natural_end(reply), notes_of(reply.provider_raw, NAME).get("residue"))
+    return Written({**rest, "lines": lines}, tuple(Loss("", "", kind, NAME, "no such line") for kind in lost))
+
+
+def _natural_end(reply: Reply) -> dict[str, Any]:
+    wire: dict[str, Any] = {"model": reply.model} if reply.model is not None else {}
+    wire["end"] = "error" if reply.fault is not None else _WORDS.get(reply.stop_reason, "done")
+    if reply.usage is not None:
+        wire.update({"in": reply.usage.input_tokens, "out": reply.usage.output_tokens})
+    return wire
+
+
+# --- stream ----------------------------------------------------------------------------------------------------------
+
+
+class StreamReader:
+    """Bytes in, events out."""
+
+    def __init__(self, framing: str | None = None) -> None:
+        self._splitter = splitter(framing or "ndjson")
+        self._conversation = Conversation()
+        self._model: dict[str, Any] = {}
+        self._count = 0
+        self._over = False
+
+    def feed(self, data: bytes) -> list[StreamEvent]:
+        """The events that these bytes complete."""
+        return [event for frame in self._splitter.feed(data) for event in self._events(frame.data)]
+
+    def close(self) -> list[StreamEvent]:
+        """The events at the end of the stream; a fault, if it ended too early."""
+        events = [event for frame in self._splitter.close() for event in self._events(frame.data)]
+        return events if self._over else [*events, self._failed("stream_incomplete", "it ended too early")]
+
+    def _events(self, data: bytes) -> list[StreamEvent]:
+        if self._over:
+            return []
+        try:
+            return self._read(an_object(msgspec.json.decode(data), "line"))
+        except (msgspec.DecodeError, UnicodeDecodeError, FormatError) as error:
+            return [self._failed("bad_event", str(error))]
+
+    def _read(self, wire: dict[str, Any]) -> list[StreamEvent]:
+        if "error" in wire:
+            self._over = True
+            return [StreamError(read_error(None, {}, wire))]
+        if "begin" in wire:
+            self._model = {"model": wire["begin"]} if wire["begin"] is not None else {}
+            return [MessageStart(wire["begin"])]
+        if "end" in wire:
+            self._over = True
+            whole = read_reply({**self._model, **wire, "lines": []})
+            usage = [UsageUpdate(whole.usage)] if whole.usage is not None else []
+            return [*usage, MessageComplete(whole.stop_reason, None, whole.provider_raw)]
+        index, self._count = self._count, self._count + 1
+        block = _read_line(wire, f"line {index}", self._conversation)
+        if isinstance(block, ToolUseBlock):
+            value = ToolUseInputDelta(index, msgspec.json.encode(block.input).decode())
+            return [ToolUseStart(index, block.id, block.name), value, ToolUseEnd(index, block.provider_raw)]
+        if isinstance(block, ToolResultBlock):
+            raise FormatError("an answer holds no results", where=f"line {index}")
+        return [TextDelta(index, block.text, block.provider_raw)]
+
+    def _failed(self, code: str, message: str) -> StreamError:
+        self._over = True
+        return StreamError(Fault(code=code, message=message, retryable=True, provider=NAME))
+
+
+def stream_reader(framing: str | None = None) -> StreamReader:
+    """A reader of this dialect's streams."""
+    return StreamReader(framing)
+
+
+class StreamWriter:
+    """Events in, bytes out; all of them at the end."""
+
+    def __init__(self, framing: str | None = None) -> None:
+        if framing not in (None, "ndjson"):
+            raise LookupError(f"{NAME} streams are lines of JSON, not {framing!r}")
+        self._taken: list[StreamEvent] = []
+
+    def feed(self, event: StreamEvent) -> bytes:
+        """The bytes for one event. Nothing is written before the answer has ended."""
+        self._taken.append(event)
+        return b""
+
+    def close(self) -> bytes:
+        """The stream."""
+        reply = fold(self._taken)
+        wire = write_reply(reply).wire
+        begin, lines = {"begin": wire.pop("model", None)}, wire.pop("lines")
+        end = wire if reply.fault is None else write_error(reply.fault).wire
+        return b"".join(json_line(line) + b"\n" for line in [begin, *lines, end])
+
+
+def stream_writer(framing: str | None = None) -> StreamWriter:
+    """A writer of this dialect's streams."""
+    return StreamWriter(framing)
+
+
+# --- error -----------------------------------------------------------------------------------------------------------
+
+_BY_STATUS: Final = {401: ("unauthorized", ErrorClass.AUTH), 429: ("rate_limited", ErrorClass.RATE_LIMIT)}
+
+
+def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
+    """What went wrong on the other side."""
+    message = body.get("error") if isinstance(body, dict) else None
+    code, error_class = _BY_STATUS.get(status or 500, ("server_error", ErrorClass.SERVER_ERROR))
+    return Fault(
+        code=code,
+        message=str(message or "no message"),
+        error_class=error_class,
+        retryable=error_class is not ErrorClass.AUTH,
+        retry_after_s=float(headers["retry-after"]) if "retry-after" in headers else None,
+        status=status,
+        provider=NAME,
+    )
+
+
+def write_error(fault: Fault) -> Written:
+    """The fault as this wire says it."""
+    return Written({"error": fault.message})

@@ -1,0 +1,163 @@
+"""A provider is added as a row, and a dialect as one file; nothing else changes for them."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from dragoman import catalog, dialects
+from dragoman.cli.prove import Proof, proof_of
+from dragoman.message import TextBlock
+from tests.dialects import test_grid
+
+ADDED = Path(__file__).parent / "added"
+
+
+# --- a provider ------------------------------------------------------------------------------------------------------
+
+ROWS = """
+[providers.acme]
+title = "Acme"
+dialect = "openai_chat"
+base_url = "https://llm.acme.example/v1"
+key_variables = ["ACME_API_KEY"]
+capabilities = { supports_images = true, max_context_tokens = 32768 }
+
+[models."acme:rocket-2"]
+aliases = ["rocket"]
+supports_thinking = true
+"""
+
+
+def test_a_provider_is_a_row() -> None:
+    rows = catalog.builtin().overlaid(catalog.rows_from(ROWS))
+    model = rows.model("rocket")
+    assert (model.id, model.name, model.is_declared) == ("acme:rocket-2", "rocket-2", True)
+    assert model.capabilities.supports_thinking
+    assert model.capabilities.max_context_tokens == 32_768
+    assert not rows.model("acme:another").is_declared
+    assert "acme" not in catalog.builtin().providers
+
+
+def test_its_row_leads_to_the_dialect_that_it_speaks() -> None:
+    rows = catalog.builtin().overlaid(catalog.rows_from(ROWS))
+    model = rows.model("rocket")
+    dialect = dialects.load(rows.provider(model.provider).dialect)
+    written = dialect.write_request(test_grid.REQUEST.replace(model=model.name))
+    assert written.wire["model"] == "rocket-2"
+    assert dialect.read_request(written.wire).model == "rocket-2"
+
+
+# --- a dialect -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def telegraph(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The dialect in the folder beside this file, as if its file lay beside the others."""
+    monkeypatch.setattr(dialects, "__path__", [*dialects.__path__, str(ADDED)])
+    yield dialects.load("telegraph")
+    sys.modules.pop(f"{dialects.__name__}.telegraph", None)
+    vars(dialects).pop("telegraph", None)
+
+
+RECORD: dict[str, Any] = {
+    "id": "telegraph-1",
+    "dialect": "telegraph",
+    "provider": "acme",
+    "kind": "recorded",
+    "status": 200,
+    "request": {
+        "model": "m1",
+        "limit": 100,
+        "priority": "high",  # nothing that we have a field for
+        "lines": [
+            {"role": "system", "text": "Be brief."},
+            {"role": "user", "text": "What is in README.md?", "at": 1.0},
+            {"role": "assistant", "call": "c1", "tool": "read_file", "input": {"path": "README.md"}},
+            {"role": "tool", "answer": "c1", "text": "# Project Foo"},
+        ],
+        "tools": [{"name": "read_file", "about": "Read a file.", "input": {"type": "object"}, "free": True}],
+    },
+    "response": {
+        "model": "m1",
+        "end": "done",
+        "in": 8,
+        "out": 42,
+        "serial": 7,
+        "lines": [{"role": "assistant", "text": "It is Project Foo.", "mood": "glad"}],
+    },
+    "stream": '{"begin":"m1"}\n{"role":"assistant","text":"Héllo.","mood":"glad"}\n'
+    '{"role":"assistant","call":"c2","tool":"read_file","input":{"path":"LICENSE"}}\n{"end":"calls","serial":8}\n',
+    "stream_format": "ndjson",
+}
+
+
+def test_a_dialect_is_a_file_that_is_found(telegraph: ModuleType) -> None:
+    assert "telegraph" in dialects.names()
+    assert telegraph.NAME == "telegraph"
+    assert dialects.load("telegraph") is telegraph
+
+
+def test_without_its_file_there_is_no_such_dialect() -> None:
+    assert "telegraph" not in dialects.names()
+    with pytest.raises(LookupError, match="telegraph"):
+        dialects.load("telegraph")
+
+
+def test_its_traffic_is_proved(telegraph: ModuleType) -> None:
+    proof = proof_of([RECORD], Proof(Counter(), [], []))
+    assert proof.failures == []
+    assert proof.broken == []
+    assert proof.equal == {("telegraph", "acme", part): 1 for part in ("request", "reply", "stream")}
+
+
+def test_a_dialect_that_forgets_something_is_caught(telegraph: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telegraph, "noted", lambda *_, **__: None)
+    proof = proof_of([RECORD], Proof(Counter(), [], []))
+    assert [failure.part for failure in proof.failures] == ["request", "reply"]
+    assert "'priority' is missing" in proof.failures[0].difference
+
+
+def test_an_edit_of_what_was_read_shows_and_the_rest_stays(telegraph: ModuleType) -> None:
+    read = telegraph.read_request(RECORD["request"])
+    first, question, *rest = read.messages
+    edited = question.replace(content=[question.content[0].replace(text="And in LICENSE?")])
+    wire = telegraph.write_request(read.replace(messages=(first, edited, *rest))).wire
+    assert wire["lines"][1] == {"role": "user", "text": "And in LICENSE?", "at": 1.0}
+    assert {**wire, "lines": []} == {**RECORD["request"], "lines": []}
+
+
+def of_one_dialect() -> list[Callable[..., None]]:
+    """The tests of the grid that take a dialect."""
+    tests = [test for name, test in vars(test_grid).items() if name.startswith("test_")]
+    return [test for test in tests if list(inspect.signature(test).parameters) == ["dialect"]]
+
+
+@pytest.mark.parametrize("test", of_one_dialect(), ids=lambda test: test.__name__.removeprefix("test_"))
+def test_what_holds_of_every_dialect_holds_of_it(test: Callable[..., None], telegraph: ModuleType) -> None:
+    test(telegraph)
+
+
+@pytest.mark.parametrize("other", dialects.names())
+def test_every_other_dialect_understands_it(other: str, telegraph: ModuleType) -> None:
+    there = dialects.load(other)
+    wire = there.write_request(telegraph.read_request(RECORD["request"])).wire
+    again = telegraph.write_request(there.read_request(wire)).wire
+    texts = [
+        block.text for one in there.read_request(wire).messages for block in one.content if type(block) is TextBlock
+    ]
+    assert texts == ["Be brief.", "What is in README.md?"]
+    assert [line.get("text") for line in again["lines"]] == [
+        "Be brief.",
+        "What is in README.md?",
+        None,
+        "# Project Foo",
+    ]
+    assert "at" not in again["lines"][1]  # what only a telegraph can say does not travel through another dialect
