@@ -6,7 +6,8 @@
     │   ├── FormatError               JSON, but a known part of the format is malformed
     │   ├── NewerVersionError         written by a newer version, in a shape we cannot read
     │   ├── ToolSchemaError           a tool definition uses what not every provider accepts
-    │   └── ToolInputError            a tool call does not fit its tool's schema
+    │   ├── ToolInputError            a tool call does not fit its tool's schema
+    │   └── CriticalLossError         a critical message would lose a part on the way to a provider
     ├── UnknownNameError              a name that no row of data answers to
     │   ├── UnknownModelError         no such model in the catalog
     │   └── UnknownPriceError         no price for that model at that time
@@ -22,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dragoman.exchange import Fault
+    from dragoman.exchange import Fault, Loss
 
 
 class DragomanError(Exception):
@@ -103,6 +104,20 @@ class ToolInputError(InputError):
         )
         self.tool = tool
         self.problems = problems
+
+
+class CriticalLossError(InputError):
+    """``loss`` names what would be lost."""
+
+    code = "critical_loss"
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__(
+            f"{loss.adapter} cannot carry its {loss.block_type} block ({loss.reason}), and it is marked critical",
+            where=f"message {loss.message_id}",
+            remedy="Choose another model, or take the mark off",
+        )
+        self.loss = loss
 
 
 class UnknownNameError(DragomanError):

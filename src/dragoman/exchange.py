@@ -9,7 +9,7 @@ finished.
 from __future__ import annotations
 
 import enum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -152,10 +152,31 @@ class ErrorClass(enum.StrEnum):
     OTHER = "other"
 
 
+FAULT_CODES: Final = {
+    "stream_incomplete": "the stream ended before the model did",
+    "bad_event": "an event of the stream is not what it should be",
+    "protocol_violation": "events out of order",
+    "tool_input_truncated": "a call was cut off",
+    "tool_input_invalid": "the input of a call is not a JSON object",
+    "malformed_output": "the provider could not make sense of what its model said",
+    "unexplained_error": "the provider ended the answer as failed and did not say why",
+    "overloaded": "the provider is too busy",
+    "rate_limited": "too much, too fast",
+    "unauthorized": "the key is missing or wrong",
+    "forbidden": "the key may not do this, or its account may not",
+    "not_found": "no such model, or no such thing",
+    "context_overflow": "the history is longer than the model takes",
+    "invalid_request": "the provider refused what was asked",
+    "timeout": "the provider took too long",
+    "cancelled": "somebody stopped it",
+    "server_error": "the provider broke",
+}
+
+
 class Fault(Value, frozen=True, kw_only=True):
     """A failure of the other side."""
 
-    code: str  # stable, ours: stream_incomplete, overloaded, tool_input_invalid, …
+    code: str  # stable, ours: one of FAULT_CODES
     message: str  # what happened, for people
     error_class: ErrorClass = ErrorClass.OTHER  # what kind
     retryable: bool = False  # whether the same request may work later

@@ -11,7 +11,7 @@ import pytest
 
 from dragoman import dialects
 from dragoman.event import fold, unfold
-from dragoman.exchange import Fault, Options, Reply, Request, SideEffects, StopReason, ToolDefinition
+from dragoman.exchange import FAULT_CODES, Fault, Options, Reply, Request, SideEffects, StopReason, ToolDefinition
 from dragoman.message import (
     ContentBlock,
     ImageBlock,
@@ -256,3 +256,9 @@ def test_faults_are_read_and_written(dialect: ModuleType) -> None:
     assert "slow down" in fault.message
     assert dialect.read_error(500, {}, b"<html>").error_class == "server_error"
     assert dialect.read_error(401, {}, b"").error_class == "auth"
+    for status in (None, 200, 400, 401, 403, 404, 408, 413, 429, 499, 500, 503, 529):
+        assert dialect.read_error(status, {}, b"{}").code in FAULT_CODES
+    for code in FAULT_CODES:
+        written = dialect.write_error(Fault(code=code, message="what happened")).wire
+        assert dialect.read_error(500, {}, written).code in FAULT_CODES
+        assert "what happened" in json.dumps(written)

@@ -1,0 +1,187 @@
+"""The adapter: a dialect, a provider's row and a session's map of tool ids, as one thing that can be asked.
+
+    to_wire(messages, tools, options)        the request, and what it cannot carry, each loss logged at WARN
+    from_wire_response(response, context)    the answer as a message
+    stream_response(chunks, context)         the answer as events
+    estimate_input_tokens(messages, tools)   how much it will be, roughly
+
+It adds nothing to what a dialect says but names: the model's, the provider's, and the ids that each call goes by.
+Time, ids and prices come in with the context. The one rule: a loss is never silent, and on a message that is critical
+it is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from dragoman import dialects
+from dragoman.catalog import AdapterCapabilities, Model, Provider
+from dragoman.dialects.parts.residue import notes_of
+from dragoman.errors import CriticalLossError
+from dragoman.event import StreamEvent
+from dragoman.exchange import Loss, OpaqueTool, Options, Reply, Request, ToolDefinition, Written
+from dragoman.ids import ToolIds
+from dragoman.message import (
+    AudioBlock,
+    ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    InvalidToolUseBlock,
+    Message,
+    MessageMetadata,
+    MessageStatus,
+    Role,
+    RoutingDecisionRecord,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    Usage,
+    VideoBlock,
+)
+
+_CHARACTERS_PER_TOKEN: Final = 4
+_CHARACTERS_PER_MEDIUM: Final = 1024
+
+
+class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What only the one who asks knows about the answer."""
+
+    session_id: str
+    message_id: str  # for the answer
+    created_at: datetime
+    routing: RoutingDecisionRecord | None = None
+    usage: Usage | None = None  # what it consumed and cost, once that is known
+
+
+class Adapter:
+    """How one model of one provider is spoken to, in one session."""
+
+    def __init__(self, provider: Provider, model: Model, ids: ToolIds | None = None) -> None:
+        self.provider = provider
+        self.model = model
+        self.ids = ids if ids is not None else ToolIds()
+        self._dialect = dialects.load(provider.dialect)
+
+    @property
+    def capabilities(self) -> AdapterCapabilities:
+        """What the model takes and gives."""
+        return self.model.capabilities
+
+    def to_wire(
+        self,
+        messages: Iterable[Message],
+        tools: Iterable[ToolDefinition | OpaqueTool] = (),
+        options: Options | None = None,
+    ) -> Written:
+        """The request as the provider takes it; ``CriticalLossError`` if a critical message would lose a part."""
+        given = tuple(messages)
+        request = Request(
+            model=self.model.name,
+            messages=tuple(self._spelled(message) for message in given),
+            tools=tuple(tools),
+            options=options or Options(),
+        )
+        written: Written = self._dialect.write_request(request)
+        log_losses(written.losses)
+        critical = {message.id for message in given if message.metadata.critical}
+        lost = [loss for loss in written.losses if loss.message_id in critical]
+        if lost:
+            raise CriticalLossError(lost[0])
+        return written
+
+    def from_wire_response(self, response: Any, context: RequestContext) -> Message:
+        """A whole answer as a message. One that failed is a message too, with what had arrived."""
+        return self.message_from(self._dialect.read_reply(response), context)
+
+    def message_from(self, reply: Reply, context: RequestContext) -> Message:
+        """A reply, whole or folded from a stream, as a message."""
+        metadata = MessageMetadata(
+            model=self.model.id,
+            provider=self.provider.key,
+            routing=context.routing,
+            usage=context.usage,
+            status=MessageStatus.COMPLETE if reply.fault is None else MessageStatus.ERROR,
+            provider_raw=reply.provider_raw,
+        )
+        for block in reply.content:
+            self._learn(block)
+        return Message(
+            context.message_id, context.session_id, Role.ASSISTANT, reply.content, metadata, context.created_at
+        )
+
+    async def stream_response(self, chunks: AsyncIterable[bytes]) -> AsyncIterator[StreamEvent]:
+        """The events of an answer as its bytes arrive; the last one says truly how it ended."""
+        reader = self._dialect.stream_reader()
+        async for chunk in chunks:
+            for event in reader.feed(chunk):
+                yield event
+        for event in reader.close():
+            yield event
+
+    def estimate_input_tokens(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
+        """Roughly how many tokens the prompt has: a quarter of its characters, and a round figure for each picture."""
+        characters = sum(_characters(block) for message in messages for block in message.content)
+        characters += sum(len(msgspec.json.encode(tool.input_schema)) + len(tool.description) for tool in tools)
+        return max(1, characters // _CHARACTERS_PER_TOKEN)
+
+    def _spelled(self, message: Message) -> Message:
+        """The message, with calls of other origin under the names that this provider knows or accepts."""
+        if message.role not in (Role.ASSISTANT, Role.TOOL):
+            return message
+        blocks = tuple(self._spelled_block(block) for block in message.content)
+        return msgspec.structs.replace(message, content=blocks)
+
+    def _spelled_block(self, block: ContentBlock) -> ContentBlock:
+        match block:
+            case ToolUseBlock(id=call_id) | InvalidToolUseBlock(id=call_id) | ToolResultBlock(tool_use_id=call_id):
+                notes = notes_of(block.provider_raw, self._dialect.NAME)
+                theirs = notes.get("id") or self.ids.theirs(self.provider.key, call_id, self.provider.tool_ids)
+                raw = {**notes, "dialect": self._dialect.NAME, "id": theirs}
+                return msgspec.structs.replace(block, provider_raw=raw)
+            case _:
+                return block
+
+    def _learn(self, block: ContentBlock) -> None:
+        if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
+            notes = notes_of(block.provider_raw, self._dialect.NAME)
+            if "id" in notes:
+                self.ids.learn(self.provider.key, block.id, notes["id"])
+
+
+def log_losses(losses: Iterable[Loss]) -> None:
+    """One line at WARN for each thing that a translation could not carry. No bus event: it is a diagnosis."""
+    import logging  # noqa: PLC0415  see dragoman.codec
+
+    for loss in losses:
+        logging.getLogger("dragoman.adapter").warning(
+            "left out a %s block for %s: %s",
+            loss.block_type,
+            loss.adapter,
+            loss.reason,
+            extra={
+                "session_id": loss.session_id,
+                "message_id": loss.message_id,
+                "block_type": loss.block_type,
+                "adapter": loss.adapter,
+                "reason": loss.reason,
+            },
+        )
+
+
+def _characters(block: ContentBlock) -> int:
+    match block:
+        case TextBlock(text) | ThinkingBlock(text):
+            return len(text)
+        case ToolUseBlock(_, name, value):
+            return len(name) + len(msgspec.json.encode(value))
+        case ToolResultBlock(_, content):
+            return sum(_characters(inner) for inner in content)
+        case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
+            return _CHARACTERS_PER_MEDIUM
+        case _:
+            return 0

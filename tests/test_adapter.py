@@ -1,0 +1,154 @@
+"""A dialect, a provider's row and a map of ids, as one thing."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from dragoman import catalog, check
+from dragoman.adapter import Adapter, RequestContext
+from dragoman.errors import CriticalLossError
+from dragoman.event import StreamEvent, fold
+from dragoman.exchange import Options
+from dragoman.ids import ToolIds
+from dragoman.message import (
+    ContentBlock,
+    Message,
+    MessageMetadata,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from tests.test_codec import NOW
+from tests.test_rules import SPOKEN
+
+ANSWER = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-sonnet-4-6",
+    "content": [
+        {"type": "thinking", "thinking": "I need the file.", "signature": "EqQB"},
+        {"type": "text", "text": "I'll read it."},
+        {"type": "tool_use", "id": "toolu_01ABC", "name": "read_file", "input": {"path": "README.md"}},
+    ],
+    "stop_reason": "tool_use",
+    "stop_sequence": None,
+    "usage": {"input_tokens": 8, "output_tokens": 42},
+}
+CONTEXT = RequestContext(
+    session_id="sess_1", message_id="01HZ002", created_at=NOW, routing=SPOKEN.routing, usage=SPOKEN.usage
+)
+
+
+def adapter(model: str, ids: ToolIds | None = None) -> Adapter:
+    rows = catalog.builtin()
+    return Adapter(rows.provider(rows.model(model).provider), rows.model(model), ids)
+
+
+def user(*blocks: ContentBlock, **metadata: object) -> Message:
+    return Message("01HZ001", "sess_1", Role.USER, blocks, MessageMetadata(**metadata), NOW)
+
+
+def result(call_id: str) -> Message:
+    content = (ToolResultBlock(call_id, (TextBlock("# Project Foo"),)),)
+    return Message("01HZ003", "sess_1", Role.TOOL, content, MessageMetadata(parent_tool_use_id=call_id), NOW)
+
+
+def test_an_answer_becomes_a_message_that_breaks_no_rule() -> None:
+    message = adapter("anthropic:claude-sonnet-4-6").from_wire_response(ANSWER, CONTEXT)
+    assert check(message) == ()
+    assert message.metadata.model == "anthropic:claude-sonnet-4-6"
+    assert [block.type for block in message.content] == ["thinking", "text", "tool_use"]
+
+
+def test_a_session_moves_to_other_providers_and_back_and_every_id_resolves() -> None:
+    ids = ToolIds()
+    home = adapter("anthropic:claude-sonnet-4-6", ids)
+    spoken = home.from_wire_response(ANSWER, CONTEXT)
+    history = [user(TextBlock("Summarize README.md")), spoken, result(spoken.content[2].id)]
+    spelled = {}
+    for model in ("openai:gpt-5", "mistral:mistral-large-2512", "gemini:gemini-2.5-pro", "ollama:llama-3.3-70b"):
+        away = adapter(model, ids)
+        wire = away.to_wire(history, options=Options(max_output_tokens=5)).wire
+        assert "EqQB" not in json.dumps(wire)
+        assert "I need the file." not in json.dumps(wire)
+        assert "Project Foo" in json.dumps(wire)
+        spelled[model] = json.dumps(wire)
+        assert json.dumps(away.to_wire(history, options=Options(max_output_tokens=5)).wire) == spelled[model]
+    assert spelled["openai:gpt-5"].count("call_") >= 2
+    nine = ids.theirs("mistral", spoken.content[2].id)
+    assert len(nine) == 9
+    assert spelled["mistral:mistral-large-2512"].count(f'"{nine}"') == 2  # the call and its result
+    # Back home, the provider gets its own signature and its own id again.
+    wire = home.to_wire(history).wire
+    assert wire["messages"][1]["content"] == ANSWER["content"]
+    assert wire["messages"][2]["content"][0]["tool_use_id"] == "toolu_01ABC"
+
+
+def test_a_prompt_grows_at_its_end_only() -> None:
+    ids = ToolIds()
+    spoken = adapter("anthropic:claude-sonnet-4-6", ids).from_wire_response(ANSWER, CONTEXT)
+    history = [user(TextBlock("One.")), spoken, result(spoken.content[2].id), user(TextBlock("Two."))]
+    for model in ("openai:gpt-5", "mistral:mistral-large-2512"):
+        wires = [adapter(model, ids).to_wire(history[:count]).wire for count in (1, 3, 4)]
+        lists = [wire.get("messages") or wire.get("input") for wire in wires]
+        for shorter, longer in itertools.pairwise(lists):
+            assert longer[: len(shorter)] == shorter
+
+
+def test_a_loss_is_logged_at_warn_with_its_fields(caplog: pytest.LogCaptureFixture) -> None:
+    thought = Message("01HZ002", "sess_1", Role.ASSISTANT, (ThinkingBlock("hm", "sig"), TextBlock("Hi.")), SPOKEN, NOW)
+    written = adapter("openai:gpt-5").to_wire([user(TextBlock("Hello.")), thought])
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert (record.session_id, record.message_id, record.block_type) == ("sess_1", "01HZ002", "thinking")
+    assert record.adapter == "openai_responses"
+    assert record.reason == written.losses[0].reason
+
+
+def test_a_loss_on_a_critical_message_is_an_error() -> None:
+    critical = SPOKEN.replace(critical=True)
+    thought = Message(
+        "01HZ002", "sess_1", Role.ASSISTANT, (ThinkingBlock("hm", "sig"), TextBlock("Hi.")), critical, NOW
+    )
+    with pytest.raises(CriticalLossError, match="marked critical") as caught:
+        adapter("openai:gpt-5").to_wire([user(TextBlock("Hello.")), thought])
+    assert caught.value.loss.block_type == "thinking"
+
+
+def test_an_answer_streams_as_events() -> None:
+    stream = (
+        b'event: message_start\ndata: {"type":"message_start","message":{"model":"m","usage":{"input_tokens":1,"output_tokens":0}}}\n\n'
+        b'data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}\n\n'
+        b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"H\xc3\xa9"}}\n\n'
+        b'data: {"type":"content_block_stop","index":0}\n\n'
+        b'data: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":2}}\n\n'
+        b'data: {"type":"message_stop"}\n\n'
+    )
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for start in range(0, len(stream), 3):
+            yield stream[start : start + 3]
+
+    async def events() -> list[StreamEvent]:
+        return [event async for event in adapter("anthropic:claude-sonnet-4-6").stream_response(chunks())]
+
+    reply = fold(asyncio.run(events()))
+    assert reply.fault is None
+    assert reply.content == (TextBlock("Hé"),)
+
+
+def test_an_estimate_grows_with_the_prompt() -> None:
+    ask = adapter("openai:gpt-5").estimate_input_tokens
+    assert ask([]) == 1
+    assert ask([user(TextBlock("x" * 400))]) == 100
+    call = Message("01HZ002", "s", Role.ASSISTANT, (ToolUseBlock("tu_1", "f", {"a": "b" * 40}),), SPOKEN, NOW)
+    assert ask([call]) > 10
