@@ -168,6 +168,46 @@ def test_reasoning_of_another_origin_is_a_loss_and_never_said(dialect: ModuleTyp
     }
 
 
+def test_foreign_blocks_do_not_hide_inside_results_and_system_prompts(dialect: ModuleType) -> None:
+    foreign = OpaqueBlock("another", {"type": "secret_search"})
+    result = ToolResultBlock(CALLS[0].id, (TextBlock("found"), foreign))
+    history = (
+        message(Role.SYSTEM, TextBlock("Be brief."), foreign),
+        message(Role.USER, TextBlock("Hi.")),
+        message(Role.ASSISTANT, CALLS[0]),
+        message(Role.TOOL, result, parent=CALLS[0].id),
+    )
+    written = dialect.write_request(REQUEST.replace(messages=history))
+    assert "secret" not in str(written.wire)
+    assert [loss.block_type for loss in written.losses].count("opaque") == 2
+
+
+def test_tools_added_to_a_request_that_had_none_are_written(dialect: ModuleType) -> None:
+    wire = dialect.write_request(REQUEST.replace(tools=())).wire
+    read = dialect.read_request({**wire, "tools": []})
+    assert "read_file" in str(dialect.write_request(read.replace(tools=REQUEST.tools)).wire)
+
+
+def test_a_reply_that_failed_says_so_or_names_it_a_loss(dialect: ModuleType) -> None:
+    fault = Fault(code="stream_incomplete", message="cut")
+    written = dialect.write_reply(
+        Reply(content=(TextBlock("so far"),), stop_reason=StopReason.ERROR, fault=fault, model="m")
+    )
+    again = dialect.read_reply(written.wire)
+    assert again.fault is not None or "fault" in {loss.block_type for loss in written.losses}
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("3", 3.0), ("1.5", 1.5), ("-1", None), ("abc", None), ("²", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None)],
+)
+def test_the_time_to_wait_is_read_whatever_the_case_of_the_header(
+    dialect: ModuleType, header: str, seconds: float | None
+) -> None:
+    for name in ("retry-after", "Retry-After"):
+        assert dialect.read_error(429, {name: header}, b"\xff not utf-8").retry_after_s == seconds
+
+
 def test_a_new_result_is_written_under_the_id_that_the_provider_gave_its_call(dialect: ModuleType) -> None:
     said = Reply(content=(TextBlock("Reading."), *CALLS), stop_reason=StopReason.TOOL_USE, model="m")
     text = json.dumps(dialect.write_reply(said).wire)

@@ -13,8 +13,16 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, tool_id_for, with_ids_of_calls
+from dragoman.dialects.parts.conversation import (
+    Conversation,
+    a_list,
+    an_object,
+    lost_fault,
+    tool_id_for,
+    with_ids_of_calls,
+)
 from dragoman.dialects.parts.framing import FramingError, splitter, sse_frame
+from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.errors import FormatError
 from dragoman.event import (
@@ -110,20 +118,29 @@ def read_request(wire: Any) -> Request:
 def write_request(request: Request) -> Written:
     """The request as the Messages API takes it, and what it cannot take."""
     request = with_ids_of_calls(request, NAME)
-    losses: list[Loss] = []
+    losses = _lost_options(request.options)
     notes = notes_of(request.provider_raw, NAME)
     top = restored(_written_options(request), notes.get("residue"))
     system, messages = _hoisted(request.messages)
     wire = {key: top[key] for key in ("model",) if key in top}
     wire["messages"] = _written_messages(messages, losses)
     if system:
-        wire["system"] = _written_system(system)
+        wire["system"] = _written_system(system, losses)
     tools = [written for tool in request.tools if (written := _written_tool(tool, losses)) is not None]
     if tools:
         wire["tools"] = tools
-    wire.update(notes.get("empty", {}))
-    wire.update(top)
-    return Written(wire, tuple(losses))
+    return Written({**notes.get("empty", {}), **wire, **top}, tuple(losses))
+
+
+def _lost_options(options: Options) -> list[Loss]:
+    """What was asked for and this API has no word for."""
+    lost = {
+        "seed": options.seed is not None,
+        "presence_penalty": options.presence_penalty is not None,
+        "frequency_penalty": options.frequency_penalty is not None,
+        "response_format": options.response_format is not None and options.response_format.kind == "json",
+    }
+    return [Loss("", "", name, NAME, "this API has no such option") for name, is_lost in lost.items() if is_lost]
 
 
 def _read_system(system: Any, conversation: Conversation) -> None:
@@ -146,8 +163,8 @@ def _hoisted(messages: tuple[Message, ...]) -> tuple[list[Message], list[Message
     return system, rest
 
 
-def _written_system(messages: list[Message]) -> Any:
-    blocks = [_written_block(block) for message in messages for block in message.content]
+def _written_system(messages: list[Message], losses: list[Loss]) -> Any:
+    blocks = [block for message in messages for block in _written_blocks(message, losses)]
     if len(messages) == 1 and len(blocks) == 1:
         notes = notes_of(messages[0].metadata.provider_raw, NAME)
         if notes.get("form") != "hoisted" and set(blocks[0]) == {"type", "text"}:
@@ -211,7 +228,7 @@ def _written_messages(messages: list[Message], losses: list[Loss]) -> list[dict[
         previous = message
         if not blocks and message.content:
             continue  # nothing of it can be said here; the losses name it
-        if joins and wire:
+        if joins and wire and wire[-1]["role"] == "user":
             wire[-1]["content"] = [*_as_list(wire[-1]["content"]), *blocks]
             continue
         role = "user" if message.role is Role.TOOL else message.role.value
@@ -375,7 +392,8 @@ def _read_block(wire: dict[str, Any], conversation: Conversation) -> ContentBloc
     if block is None:
         return OpaqueBlock(NAME, wire)
     provider_id = wire["id"] if isinstance(block, ToolUseBlock) and wire["id"] != block.id else None
-    return block.replace(provider_raw=noted(NAME, _natural_block(block, provider_id), wire, id=provider_id))
+    own = True if isinstance(block, ThinkingBlock | RedactedThinkingBlock) else None  # so that it may go back
+    return block.replace(provider_raw=noted(NAME, _natural_block(block, provider_id), wire, id=provider_id, own=own))
 
 
 def _known_block(wire: dict[str, Any], conversation: Conversation) -> ContentBlock | None:
@@ -424,7 +442,7 @@ def _read_result(wire: dict[str, Any], conversation: Conversation) -> ToolResult
 
 
 def _natural_result(result: ToolResultBlock, provider_id: str | None, form: str | None) -> dict[str, Any]:
-    content: Any = [_written_block(block) for block in result.content]
+    content: Any = [_written_block(block) for block in result.content if _cannot_say(block) is None]
     if form == "string" and len(content) == 1 and set(content[0]) == {"type", "text"}:
         content = content[0]["text"]
     wire: dict[str, Any] = {"type": "tool_result", "tool_use_id": provider_id or spell(result.tool_use_id, AS_IT_IS)}
@@ -438,11 +456,13 @@ def _natural_result(result: ToolResultBlock, provider_id: str | None, form: str 
 def _written_blocks(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
     wire = []
     for block in message.content:
-        reason = _cannot_say(block)
-        if reason is None:
+        inside = block.content if isinstance(block, ToolResultBlock) else ()
+        for part in (block, *inside):
+            reason = _cannot_say(part)
+            if reason is not None:
+                losses.append(Loss(message.session_id, message.id, part.type, NAME, reason))
+        if _cannot_say(block) is None:
             wire.append(_written_block(block))
-        else:
-            losses.append(Loss(message.session_id, message.id, block.type, NAME, reason))
     return wire
 
 
@@ -451,15 +471,11 @@ def _cannot_say(block: ContentBlock) -> str | None:
     match block:
         case OpaqueBlock(dialect=dialect) if dialect != NAME:
             return f"a block that only {dialect} understands"
-        case ThinkingBlock(signature=signature, provider_raw=raw):
-            foreign = raw is not None and raw.get("dialect") not in (None, NAME)
-            unsigned = signature is None and not notes_of(raw, NAME)
-            return "reasoning of another origin" if foreign or unsigned else None
-        case RedactedThinkingBlock(provider_raw=raw) if raw is not None and raw.get("dialect") not in (None, NAME):
-            return "reasoning of another origin"
+        case ThinkingBlock(provider_raw=raw) | RedactedThinkingBlock(provider_raw=raw):
+            return None if notes_of(raw, NAME) else "reasoning of another origin"
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock() | ImageBlock() | DocumentBlock():
             return None
-        case OpaqueBlock() | RedactedThinkingBlock():
+        case OpaqueBlock():
             return None
         case _:
             return "this API takes no such block"
@@ -543,6 +559,7 @@ def write_reply(reply: Reply) -> Written:
             content.append(_written_block(block))
         else:
             losses.append(Loss("", "", block.type, NAME, reason))
+    losses.extend(lost_fault(reply, NAME))
     rest = restored(_natural_reply(reply), notes_of(reply.provider_raw, NAME).get("residue"))
     return Written({**rest, "content": content}, tuple(losses))
 
@@ -551,7 +568,7 @@ def _natural_reply(reply: Reply) -> dict[str, Any]:
     wire: dict[str, Any] = {"id": "msg_dragoman", "type": "message", "role": "assistant"}
     if reply.model is not None:
         wire["model"] = reply.model
-    wire["stop_reason"] = _STOP_WORDS.get(reply.stop_reason, "end_turn")
+    wire["stop_reason"] = None if reply.fault else _STOP_WORDS.get(reply.stop_reason, "end_turn")
     wire["stop_sequence"] = reply.stop_sequence
     wire["usage"] = _written_usage(reply.usage or TokenUsage(input_tokens=0, output_tokens=0))
     return wire
@@ -827,7 +844,7 @@ class StreamWriter:
             raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
 
     def feed(self, event: StreamEvent) -> bytes:
-        """The bytes for one event. Nothing is written before the message has begun."""
+        """Take one event. Nothing is written before ``close``."""
         self._events.append(event)
         return b""
 
@@ -901,7 +918,7 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
     if isinstance(body, bytes | str):
         try:
             body = msgspec.json.decode(body)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             body = None
     error = body.get("error") if isinstance(body, dict) else None
     error = error if isinstance(error, dict) else {}
@@ -911,13 +928,12 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
         sign in message.lower() for sign in ("context", "tokens exceed", "too long", "too large")
     ):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-    retry_after = headers.get("retry-after", "")
     return Fault(
         code=code,
         message=message,
         error_class=error_class,
         retryable=error_class in _RETRYABLE,
-        retry_after_s=float(retry_after) if retry_after.isdigit() else None,
+        retry_after_s=retry_after_s(headers),
         status=status,
         provider=NAME,
         provider_code=kind or None,

@@ -22,6 +22,7 @@ import msgspec
 
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
 from dragoman.dialects.parts.framing import Frame, FramingError, aws_frame, decoded_aws_frame, json_line, splitter
+from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.errors import FormatError, JsonError
 from dragoman.event import (
@@ -1341,13 +1342,12 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
     code, error_class = _ERROR_TYPES.get(kind, _by_status(status))
     if error_class is ErrorClass.INVALID_REQUEST and any(sign in message.lower() for sign in _TOO_LONG):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-    retry_after = known.get("retry-after", "")
     return Fault(
         code=code,
         message=message,
         error_class=error_class,
         retryable=error_class in _RETRYABLE,
-        retry_after_s=float(retry_after) if retry_after.isdecimal() else None,
+        retry_after_s=retry_after_s(headers),
         status=status,
         provider=NAME,
         provider_code=kind or None,

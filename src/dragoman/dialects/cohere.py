@@ -15,6 +15,7 @@ import msgspec
 
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
 from dragoman.dialects.parts.framing import FramingError, splitter, sse_frame
+from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.errors import FormatError, JsonError
 from dragoman.event import (
@@ -923,20 +924,19 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
     if isinstance(body, bytes | str):
         try:
             body = msgspec.json.decode(body)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             body = None
     error = body if isinstance(body, dict) else {}
     message = _text(error.get("message")) or _text(error.get("error")) or "no message"
     code, error_class = _by_status(status)
     if status in (None, 400, 422) and any(sign in message.lower() for sign in _OVERFLOW):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-    retry_after = headers.get("retry-after", "")
     return Fault(
         code=code,
         message=message,
         error_class=error_class,
         retryable=error_class in _RETRYABLE,
-        retry_after_s=float(retry_after) if retry_after.isdigit() else None,
+        retry_after_s=retry_after_s(headers),
         status=status,
         provider=NAME,
         request_id=_text(error.get("id")),

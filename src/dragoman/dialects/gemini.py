@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, lost_fault
 from dragoman.dialects.parts.framing import FramingError, json_line, splitter, sse_frame
+from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
 from dragoman.errors import FormatError
 from dragoman.event import (
@@ -997,6 +998,7 @@ def write_reply(reply: Reply) -> Written:
             parts.append(_written_part(block))
         else:
             losses.append(Loss("", "", block.type, NAME, reason))
+    losses.extend(lost_fault(reply, NAME))
     notes = notes_of(reply.provider_raw, NAME)
     form = notes.get("form")
     natural = _natural_rest(reply, {**notes, "form": None} if parts else notes)
@@ -1555,8 +1557,7 @@ def _retry_after(details: list[dict[str, Any]], headers: Mapping[str, str]) -> f
         delay = _SECONDS.fullmatch(str(item.get("retryDelay", "")))
         if delay:
             return float(delay[1])
-    header = headers.get("retry-after", "")
-    return float(header) if header.isascii() and header.isdigit() else None
+    return retry_after_s(headers)
 
 
 def _by_status(status: int | None) -> tuple[str, ErrorClass, int]:

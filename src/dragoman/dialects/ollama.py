@@ -15,6 +15,7 @@ import msgspec
 
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
 from dragoman.dialects.parts.framing import FramingError, json_line, splitter, sse_frame
+from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.errors import FormatError, JsonError
 from dragoman.event import (
@@ -745,7 +746,7 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
     if isinstance(body, bytes | str):
         try:
             body = msgspec.json.decode(body)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             body = None
     error = body.get("error") if isinstance(body, dict) else None
     if isinstance(error, dict):
@@ -754,13 +755,12 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
     code, error_class = _by_status(status)
     if any(sign in message.lower() for sign in _OVERFLOW):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-    retry_after = headers.get("retry-after", "")
     return Fault(
         code=code,
         message=message,
         error_class=error_class,
         retryable=error_class in _RETRYABLE,
-        retry_after_s=float(retry_after) if retry_after.isdigit() else None,
+        retry_after_s=retry_after_s(headers),
         status=status,
         provider=NAME,
     )

@@ -19,6 +19,7 @@ import msgspec
 
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
 from dragoman.dialects.parts.framing import FramingError, splitter, sse_frame
+from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.openai_chat_stream import (
     THINKING_FIELDS,
     Completion,
@@ -161,7 +162,7 @@ def write_request(request: Request) -> Written:
         legacy = isinstance(tool, ToolDefinition) and notes_of(tool.provider_raw, NAME).get("form") == "function"
         if made is not None:
             wire.setdefault("functions" if legacy else "tools", []).append(made)
-    return Written({**wire, **notes.get("empty", {}), **top}, tuple(losses))
+    return Written({**notes.get("empty", {}), **wire, **top}, tuple(losses))
 
 
 def _read_message(wire: dict[str, Any], where: str, conversation: Conversation) -> None:
@@ -1331,13 +1332,12 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
         found = _by_status(said)
     if found[1] is ErrorClass.INVALID_REQUEST and any(sign in message.lower() for sign in _OVERFLOW):
         found = ("context_overflow", ErrorClass.CONTEXT_OVERFLOW)
-    retry_after = headers.get("retry-after", "")
     return Fault(
         code=found[0],
         message=message,
         error_class=found[1],
         retryable=found[1] in _RETRYABLE,
-        retry_after_s=float(retry_after) if retry_after.isdigit() else None,
+        retry_after_s=retry_after_s(headers),
         status=status,
         provider=NAME,
         provider_code=words[0] if words else str(code) if code is not None else None,

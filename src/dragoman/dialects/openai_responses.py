@@ -26,6 +26,7 @@ import msgspec
 
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
 from dragoman.dialects.parts.framing import FramingError, splitter, sse_frame
+from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
 from dragoman.errors import FormatError, JsonError
 from dragoman.event import (
@@ -1541,7 +1542,7 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
         message=message,
         error_class=error_class,
         retryable=error_class in _RETRYABLE,
-        retry_after_s=_retry_after(headers),
+        retry_after_s=retry_after_s(headers),
         status=status,
         provider=NAME,
         provider_code=words[0] if words else None,
@@ -1561,13 +1562,6 @@ def _said_of_error(body: Any) -> tuple[list[str], str]:
     words = [word for key in ("code", "type") if isinstance(word := error.get(key), str) and word and word != "error"]
     said = (error.get("message"), inner, outer.get("detail"))
     return words, next((text for text in said if isinstance(text, str) and text), "no message")
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        if headers.get(name, "").isdigit():
-            return float(headers[name]) / unit
-    return None
 
 
 def _by_status(status: int | None) -> tuple[str, ErrorClass]:

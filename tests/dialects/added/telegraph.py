@@ -83,8 +83,9 @@ def write_request(request: Request) -> Written:
         if name not in _SAID and getattr(request.options, name) != getattr(Options(), name)
     ]
     lines = []
+    ids: dict[str, str] = {}  # what they called our calls: a result of ours answers under the same id
     for message in request.messages:
-        kept, lost = _written_lines(message.role.value, message.content)
+        kept, lost = _written_lines(message.role.value, message.content, ids)
         lines.extend(kept)
         losses.extend(Loss(message.session_id, message.id, kind, NAME, "no such line") for kind in lost)
     wire = restored(_natural_head(request), notes_of(request.provider_raw, NAME).get("residue"))
@@ -117,7 +118,7 @@ def _written_tool(tool: ToolDefinition) -> Any:
 
 def _read_line(wire: Any, where: str, conversation: Conversation) -> TextBlock | ToolUseBlock | ToolResultBlock:
     block: TextBlock | ToolUseBlock | ToolResultBlock
-    theirs = None
+    theirs: str | None = None
     match an_object(wire, where):
         case {"role": "assistant", "call": str(theirs), "tool": str(name), "input": dict(value)}:
             block = ToolUseBlock(conversation.call_id(theirs), name, value)
@@ -144,12 +145,20 @@ def _natural_line(role: str, block: ContentBlock, theirs: str | None) -> dict[st
             return None
 
 
-def _written_lines(role: str, blocks: Iterable[ContentBlock]) -> tuple[list[dict[str, Any]], list[str]]:
+def _written_lines(
+    role: str, blocks: Iterable[ContentBlock], ids: dict[str, str]
+) -> tuple[list[dict[str, Any]], list[str]]:
     """The lines, and the types of the blocks that cannot be one."""
     lines, lost = [], []
     for block in blocks:
         notes = notes_of(getattr(block, "provider_raw", None), NAME)
-        natural = _natural_line(role, block, notes.get("id"))
+        theirs = notes.get("id")
+        if isinstance(block, ToolUseBlock) and theirs is not None:
+            ids[block.id] = theirs
+        elif isinstance(block, ToolResultBlock):
+            theirs = theirs or ids.get(block.tool_use_id)
+            lost.extend(part.type for part in block.content if not isinstance(part, TextBlock))
+        natural = _natural_line(role, block, theirs)
         if natural is None:
             lost.append(block.type)
         else:
@@ -179,7 +188,7 @@ def read_reply(wire: Any) -> Reply:
 
 def write_reply(reply: Reply) -> Written:
     """An answer, whole, and what it cannot say."""
-    lines, lost = _written_lines("assistant", reply.content)
+    lines, lost = _written_lines("assistant", reply.content, {})
     rest = restored(_natural_end(reply), notes_of(reply.provider_raw, NAME).get("residue"))
     return Written({**rest, "lines": lines}, tuple(Loss("", "", kind, NAME, "no such line") for kind in lost))
 

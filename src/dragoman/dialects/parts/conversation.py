@@ -10,7 +10,7 @@ import msgspec
 
 from dragoman.dialects.parts.residue import notes_of
 from dragoman.errors import FormatError
-from dragoman.exchange import Request
+from dragoman.exchange import Loss, Reply, Request
 from dragoman.ids import TOOL_ID, derived_ulid
 from dragoman.message import (
     ContentBlock,
@@ -90,6 +90,13 @@ def _named_result(block: ContentBlock, theirs: dict[str, str], dialect: str) -> 
         return block
     raw = {"dialect": dialect, **notes, "id": theirs[block.tool_use_id]}
     return msgspec.structs.replace(block, provider_raw=raw)
+
+
+def lost_fault(reply: Reply, dialect: str) -> tuple[Loss, ...]:
+    """A whole reply has no place for a fault: it is to be written as an error, or as the end of a stream."""
+    if reply.fault is None:
+        return ()
+    return (Loss("", "", "fault", dialect, f"a whole reply cannot say that it failed ({reply.fault.code})"),)
 
 
 def tool_id_for(provider_id: str, count: int = 1) -> str:
