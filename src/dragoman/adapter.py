@@ -65,7 +65,7 @@ class Adapter:
         self.provider = provider
         self.model = model
         self.ids = ids if ids is not None else ToolIds()
-        self._dialect = dialects.load(provider.dialect)
+        self.dialect = dialects.load(provider.dialect)
 
     @property
     def capabilities(self) -> AdapterCapabilities:
@@ -80,13 +80,7 @@ class Adapter:
     ) -> Written:
         """The request as the provider takes it; ``CriticalLossError`` if a critical message would lose a part."""
         given = tuple(messages)
-        request = Request(
-            model=self.model.name,
-            messages=tuple(self._spelled(message) for message in given),
-            tools=tuple(tools),
-            options=options or Options(),
-        )
-        written: Written = self._dialect.write_request(request)
+        written: Written = self.dialect.write_request(self.request(given, tools, options))
         log_losses(written.losses)
         critical = {message.id for message in given if message.metadata.critical}
         lost = [loss for loss in written.losses if loss.message_id in critical]
@@ -94,9 +88,23 @@ class Adapter:
             raise CriticalLossError(lost[0])
         return written
 
+    def request(
+        self,
+        messages: Iterable[Message],
+        tools: Iterable[ToolDefinition | OpaqueTool] = (),
+        options: Options | None = None,
+    ) -> Request:
+        """What would be asked, with every call under the name that the provider knows or accepts."""
+        return Request(
+            model=self.model.name,
+            messages=tuple(self._spelled(message) for message in messages),
+            tools=tuple(tools),
+            options=options or Options(),
+        )
+
     def from_wire_response(self, response: Any, context: RequestContext) -> Message:
         """A whole answer as a message. One that failed is a message too, with what had arrived."""
-        return self.message_from(self._dialect.read_reply(response), context)
+        return self.message_from(self.dialect.read_reply(response), context)
 
     def message_from(self, reply: Reply, context: RequestContext) -> Message:
         """A reply, whole or folded from a stream, as a message."""
@@ -116,7 +124,7 @@ class Adapter:
 
     async def stream_response(self, chunks: AsyncIterable[bytes]) -> AsyncIterator[StreamEvent]:
         """The events of an answer as its bytes arrive; the last one says truly how it ended."""
-        reader = self._dialect.stream_reader()
+        reader = self.dialect.stream_reader()
         async for chunk in chunks:
             for event in reader.feed(chunk):
                 yield event
@@ -139,16 +147,16 @@ class Adapter:
     def _spelled_block(self, block: ContentBlock) -> ContentBlock:
         match block:
             case ToolUseBlock(id=call_id) | InvalidToolUseBlock(id=call_id) | ToolResultBlock(tool_use_id=call_id):
-                notes = notes_of(block.provider_raw, self._dialect.NAME)
+                notes = notes_of(block.provider_raw, self.dialect.NAME)
                 theirs = notes.get("id") or self.ids.theirs(self.provider.key, call_id, self.provider.tool_ids)
-                raw = {**notes, "dialect": self._dialect.NAME, "id": theirs}
+                raw = {**notes, "dialect": self.dialect.NAME, "id": theirs}
                 return msgspec.structs.replace(block, provider_raw=raw)
             case _:
                 return block
 
     def _learn(self, block: ContentBlock) -> None:
         if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
-            notes = notes_of(block.provider_raw, self._dialect.NAME)
+            notes = notes_of(block.provider_raw, self.dialect.NAME)
             if "id" in notes:
                 self.ids.learn(self.provider.key, block.id, notes["id"])
 

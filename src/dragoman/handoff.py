@@ -1,0 +1,208 @@
+"""The hand-off: what a history becomes for another model, and what stands in the way, before anything is swapped.
+
+    plan_swap(history, adapter) -> SwapPlan
+
+For each block: kept, projected (something else stands in its place) or left out, and why. For the whole: what blocks
+the swap, whether it fits, what the first turn will cost. Three policies say what to do with a picture that the model
+cannot see: ``strict`` refuses the swap, ``placeholder`` says that a picture was here, ``describe`` puts a description
+in its place. The history that was given, and the one that is stored, stay as they are, so swapping back brings
+everything back. The one rule: a plan promises nothing that writing does not keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from decimal import Decimal
+from typing import Final, Literal
+
+import msgspec
+
+from dragoman.adapter import Adapter
+from dragoman.catalog import AdapterCapabilities
+from dragoman.errors import UnknownPriceError
+from dragoman.exchange import ToolDefinition
+from dragoman.message import (
+    AudioBlock,
+    ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    InvalidToolUseBlock,
+    Message,
+    Role,
+    TextBlock,
+    TokenUsage,
+    ToolResultBlock,
+    ToolUseBlock,
+    VideoBlock,
+)
+from dragoman.pricing import PriceTable, receipt
+
+Policy = Literal["strict", "placeholder", "describe"]
+Outcome = Literal["kept", "projected", "left_out"]
+Medium = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
+Describe = Callable[[Medium], str]
+_MEDIA: Final = (ImageBlock, DocumentBlock, AudioBlock, VideoBlock)
+
+
+class BlockPlan(msgspec.Struct, frozen=True):
+    """What becomes of one block."""
+
+    message_id: str
+    place: str  # like content[2], or content[0].content[1] inside a result
+    block_type: str
+    outcome: Outcome
+    reason: str = ""
+
+
+class SwapPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a swap would do. It can be done if nothing blocks it."""
+
+    model: str
+    messages: tuple[Message, ...]  # what the model would be shown
+    blocks: tuple[BlockPlan, ...]
+    blockers: tuple[str, ...]  # for people: what stands in the way, and the ways out
+    estimated_input_tokens: int
+    fits: bool  # into the model's context, with room for an answer
+    first_turn_usd: Decimal | None = None  # what the prompt of the first turn will cost, if prices were given
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether nothing stands in the way."""
+        return not self.blockers
+
+
+def plan_swap(
+    history: Iterable[Message],
+    adapter: Adapter,
+    *,
+    policy: Policy = "strict",
+    tools: Iterable[ToolDefinition] = (),
+    describe: Describe | None = None,
+    prices: PriceTable | None = None,
+    at: datetime | None = None,
+) -> SwapPlan:
+    """What becomes of a history when its next turn goes to the adapter's model."""
+    if policy == "describe" and describe is None:
+        raise ValueError("describe: the policy 'describe' needs somebody who describes")
+    given, offered = tuple(history), tuple(tools)
+    projecting = _Projecting(adapter.capabilities, policy, describe)
+    messages = tuple(projecting.message(message) for message in given)
+    written = adapter.dialect.write_request(adapter.request(messages, offered))
+    lost = {(loss.message_id, loss.block_type): loss.reason for loss in written.losses}
+    blocks = tuple(_with_losses(plan, lost) for plan in projecting.plans)
+    tokens = adapter.estimate_input_tokens(messages, offered)
+    fits = tokens <= adapter.capabilities.max_context_tokens
+    return SwapPlan(
+        model=adapter.model.id,
+        messages=messages,
+        blocks=blocks,
+        blockers=tuple(_blockers(given, offered, adapter, projecting, tokens, fits=fits)),
+        estimated_input_tokens=tokens,
+        fits=fits,
+        first_turn_usd=_cost(prices, adapter.model.id, tokens, at),
+    )
+
+
+class _Projecting:
+    """The history as the model may see it, and the plan for each block on the way."""
+
+    def __init__(self, capabilities: AdapterCapabilities, policy: Policy, describe: Describe | None) -> None:
+        self._capabilities = capabilities
+        self._policy = policy
+        self._describe = describe
+        self.plans: list[BlockPlan] = []
+        self.unseen: dict[str, int] = {}  # kinds of media that the model cannot take, and how many
+
+    def message(self, message: Message) -> Message:
+        blocks = tuple(self._block(block, message.id, f"content[{at}]") for at, block in enumerate(message.content))
+        unchanged = all(ours is theirs for ours, theirs in zip(blocks, message.content, strict=True))
+        return message if unchanged else msgspec.structs.replace(message, content=blocks)
+
+    def _block(self, block: ContentBlock, message_id: str, place: str) -> ContentBlock:
+        if isinstance(block, ToolResultBlock):
+            self.plans.append(BlockPlan(message_id, place, block.type, "kept"))
+            inner = tuple(
+                self._block(part, message_id, f"{place}.content[{at}]") for at, part in enumerate(block.content)
+            )
+            unchanged = all(ours is theirs for ours, theirs in zip(inner, block.content, strict=True))
+            return block if unchanged else msgspec.structs.replace(block, content=inner)
+        if isinstance(block, _MEDIA) and not _takes(self._capabilities, block):
+            return self._in_place_of(block, message_id, place)
+        self.plans.append(BlockPlan(message_id, place, block.type, "kept"))
+        return block
+
+    def _in_place_of(self, block: Medium, message_id: str, place: str) -> ContentBlock:
+        self.unseen[block.type] = self.unseen.get(block.type, 0) + 1
+        if self._policy == "strict":
+            reason = f"this model takes no {block.type}"
+            self.plans.append(BlockPlan(message_id, place, block.type, "left_out", reason))
+            return block
+        told = (
+            self._describe(block)
+            if self._policy == "describe" and self._describe
+            else f"[{block.type} ({block.media_type})]"
+        )
+        self.plans.append(BlockPlan(message_id, place, block.type, "projected", f"as text: {told[:60]}"))
+        return TextBlock(told)
+
+
+def _takes(capabilities: AdapterCapabilities, block: Medium) -> bool:
+    match block:
+        case ImageBlock(media_type=media_type):
+            accepted = capabilities.accepted_image_media_types
+            return capabilities.supports_images and (not accepted or media_type in (*accepted, "image/*"))
+        case DocumentBlock():
+            return capabilities.supports_documents
+        case AudioBlock():
+            return capabilities.supports_audio
+        case VideoBlock():
+            return capabilities.supports_video
+
+
+def _with_losses(plan: BlockPlan, lost: dict[tuple[str, str], str]) -> BlockPlan:
+    """The plan, corrected by what the dialect really does."""
+    reason = lost.get((plan.message_id, plan.block_type))
+    if reason is None or plan.outcome != "kept":
+        return plan
+    return msgspec.structs.replace(plan, outcome="left_out", reason=reason)
+
+
+def _blockers(
+    history: tuple[Message, ...],
+    tools: tuple[ToolDefinition, ...],
+    adapter: Adapter,
+    projecting: _Projecting,
+    tokens: int,
+    *,
+    fits: bool,
+) -> Iterable[str]:
+    capabilities, name = adapter.capabilities, adapter.model.id
+    strict = projecting._policy == "strict"
+    for kind, count in projecting.unseen.items():
+        if strict:
+            yield (
+                f"Cannot swap to {name}: session contains {kind}s that this model can't process. Active model "
+                f"unchanged. There are {count}. Choose a model that takes {kind}s, or swap with policy 'placeholder' "
+                "or 'describe'."
+            )
+    calls = any(isinstance(b, ToolUseBlock | InvalidToolUseBlock) for m in history for b in m.content)
+    if (calls or tools) and not capabilities.supports_tools:
+        yield f"Cannot swap to {name}: session uses tools, and this model calls none. Active model unchanged."
+    if any(m.role is Role.SYSTEM and m.content for m in history) and not capabilities.supports_system_prompt:
+        yield f"Cannot swap to {name}: session has a system prompt, and this model takes none. Active model unchanged."
+    if not fits:
+        limit = capabilities.max_context_tokens
+        yield (
+            f"Cannot swap to {name}: the history has about {tokens} tokens, and this model takes {limit}. Active model "
+            "unchanged. Shorten or summarize it first."
+        )
+
+
+def _cost(prices: PriceTable | None, model: str, tokens: int, at: datetime | None) -> Decimal | None:
+    if prices is None or at is None:
+        return None
+    try:
+        return receipt(prices, model, TokenUsage(input_tokens=tokens, output_tokens=0), at).total_usd
+    except UnknownPriceError:
+        return None

@@ -1,0 +1,121 @@
+"""What a history becomes for another model, before anything is swapped."""
+
+from __future__ import annotations
+
+import pytest
+
+import dragoman
+from dragoman import catalog, pricing
+from dragoman.adapter import Adapter
+from dragoman.exchange import SideEffects, ToolDefinition
+from dragoman.handoff import Policy, plan_swap
+from dragoman.message import ImageBlock, ImageSource, Message, MessageMetadata, Role, TextBlock, ToolResultBlock
+from tests.test_adapter import ANSWER, CONTEXT, adapter, result, user
+from tests.test_codec import NOW
+
+PICTURE = ImageBlock(ImageSource("base64", "aGk="), "image/png")
+TEXT_ONLY = """
+[providers.acme]
+title = "Acme"
+dialect = "openai_chat"
+
+[models."acme:text-only"]
+max_context_tokens = 1000
+
+[models."acme:mute"]
+supports_tools = false
+supports_system_prompt = false
+max_context_tokens = 1000
+"""
+
+
+def text_only(name: str = "acme:text-only") -> Adapter:
+    rows = catalog.builtin().overlaid(catalog.rows_from(TEXT_ONLY))
+    return Adapter(rows.provider("acme"), rows.model(name))
+
+
+def history() -> list[Message]:
+    spoken = adapter("anthropic:claude-sonnet-4-6").from_wire_response(ANSWER, CONTEXT)
+    return [user(TextBlock("What is this?"), PICTURE), spoken, result(spoken.content[2].id)]
+
+
+def test_a_model_that_takes_everything_is_not_blocked_and_the_plan_names_what_is_left_out() -> None:
+    plan = plan_swap(history(), adapter("openai:gpt-5"))
+    assert plan.is_possible
+    assert plan.fits
+    outcomes = {(block.block_type, block.place): block.outcome for block in plan.blocks}
+    assert outcomes == {
+        ("text", "content[0]"): "kept",
+        ("image", "content[1]"): "kept",
+        ("thinking", "content[0]"): "left_out",
+        ("text", "content[1]"): "kept",
+        ("tool_use", "content[2]"): "kept",
+        ("tool_result", "content[0]"): "kept",
+        ("text", "content[0].content[0]"): "kept",
+    }
+    assert next(block.reason for block in plan.blocks if block.outcome == "left_out")
+
+
+def test_going_back_home_leaves_nothing_out() -> None:
+    plan = plan_swap(history(), adapter("anthropic:claude-opus-4-7"))
+    assert {block.outcome for block in plan.blocks} == {"kept"}
+
+
+def test_pictures_block_a_swap_to_a_model_that_cannot_see_with_a_text_that_helps() -> None:
+    plan = plan_swap(history(), text_only())
+    assert not plan.is_possible
+    (blocker,) = plan.blockers
+    assert blocker.startswith(
+        "Cannot swap to acme:text-only: session contains images that this model can't process. Active model unchanged."
+    )
+    assert "'placeholder' or 'describe'" in blocker
+
+
+@pytest.mark.parametrize(("policy", "text"), [("placeholder", "[image (image/png)]"), ("describe", "a red dot")])
+def test_the_other_policies_put_words_in_its_place_and_touch_nothing(policy: Policy, text: str) -> None:
+    before = history()
+    plan = plan_swap(before, text_only(), policy=policy, describe=lambda _: "a red dot")
+    assert plan.is_possible
+    assert plan.messages[0].content == (TextBlock("What is this?"), TextBlock(text))
+    assert [block.outcome for block in plan.blocks if block.block_type == "image"] == ["projected"]
+    assert before == history()
+    assert text in str(text_only().to_wire(plan.messages).wire)
+    # Swapping back shows the picture again: it was never taken out of what is stored.
+    assert "aGk=" in str(adapter("anthropic:claude-sonnet-4-6").to_wire(before).wire)
+
+
+def test_a_picture_inside_a_result_is_found_too() -> None:
+    messages = history()
+    seen = messages[2].content[0].replace(content=(TextBlock("see"), PICTURE))
+    assert isinstance(seen, ToolResultBlock)
+    plan = plan_swap([*messages[:2], messages[2].replace(content=(seen,))], text_only(), policy="placeholder")
+    assert plan.messages[2].content[0].content == (TextBlock("see"), TextBlock("[image (image/png)]"))
+
+
+def test_describe_needs_somebody_who_describes() -> None:
+    with pytest.raises(ValueError, match="describes"):
+        plan_swap(history(), text_only(), policy="describe")
+
+
+def test_tools_system_prompts_and_length_block_a_swap_too() -> None:
+    system = Message("01HZ000", "sess_1", Role.SYSTEM, (TextBlock("Be brief. " * 2000),), MessageMetadata(), NOW)
+    plan = plan_swap([system, *history()], text_only("acme:mute"), policy="placeholder")
+    said = " ".join(plan.blockers)
+    assert len(plan.blockers) == 3
+    assert "uses tools" in said
+    assert "system prompt" in said
+    assert "takes 1000" in said
+    assert not plan.fits
+
+
+def test_offered_tools_count_as_used() -> None:
+    tool = ToolDefinition("f", "F.", {"type": "object"}, SideEffects.NONE)
+    assert plan_swap([user(TextBlock("Hi."))], text_only("acme:mute")).is_possible
+    assert not plan_swap([user(TextBlock("Hi."))], text_only("acme:mute"), tools=[tool]).is_possible
+
+
+def test_the_first_turn_is_priced() -> None:
+    prices = pricing.library_prices(catalog.builtin().price_names)
+    plan = plan_swap(history(), adapter("anthropic:claude-sonnet-4-6"), prices=prices, at=NOW)
+    assert plan.first_turn_usd == plan.estimated_input_tokens * 3 / dragoman.pricing.MILLION
+    assert plan_swap(history(), text_only(), prices=prices, at=NOW).first_turn_usd is None
