@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from dragoman.message import ProviderRaw
 
@@ -33,7 +35,7 @@ Residue = dict[str, Any]
 
 def noted(dialect: str, written: Any, wire: Any, **notes: Any) -> ProviderRaw | None:
     """What to keep in ``provider_raw``: the residue, and whatever else the dialect wants to remember."""
-    residue = difference(written, wire)
+    residue = None if _are_the_same(written, wire) else difference(written, wire)
     kept = {name: note for name, note in notes.items() if note is not None}
     if residue is not None:
         kept["residue"] = residue
@@ -43,6 +45,17 @@ def noted(dialect: str, written: Any, wire: Any, **notes: Any) -> ProviderRaw | 
 def notes_of(raw: ProviderRaw | None, dialect: str) -> ProviderRaw:
     """What this dialect noted; nothing if another one did."""
     return raw if raw is not None and raw.get("dialect") == dialect else {}
+
+
+def _are_the_same(written: Any, wire: Any) -> bool:
+    """Most often there is no difference, and that is quickly seen; if not, ``difference`` looks closely."""
+    try:
+        return _sorted_json(written) == _sorted_json(wire)
+    except (ValueError, OverflowError, TypeError):  # what msgspec cannot write, such as a lone surrogate
+        return False
+
+
+_sorted_json: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def difference(written: Any, wire: Any) -> Residue | None:
