@@ -86,6 +86,9 @@ STOP_REASONS: Final = {
 _STOP_WORDS: Final = {reason: word for word, reason in STOP_REASONS.items()}
 _CHOICES: Final = {"auto": "auto", "any": "required", "tool": "tool", "none": "none"}
 _CHOICE_WORDS: Final = {ours: theirs for theirs, ours in _CHOICES.items()}
+_TIERS: Final = ("auto", "standard_only")
+_EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
+_DOCUMENTS: Final = ("application/pdf", "text/plain")
 _APART: Final = ("messages", "system", "tools")  # parts of a request that are read one by one
 _DEFAULT_MAX_TOKENS: Final = 4096  # the wire demands one; nobody asked for any
 
@@ -118,8 +121,8 @@ def read_request(wire: Any) -> Request:
 def write_request(request: Request) -> Written:
     """The request as the Messages API takes it, and what it cannot take."""
     request = with_ids_of_calls(request, NAME)
-    losses = _lost_options(request.options)
     notes = notes_of(request.provider_raw, NAME)
+    losses = [] if notes else _lost_options(request.options)  # what this API itself said comes back as residue
     top = restored(_written_options(request), notes.get("residue"))
     system, messages = _hoisted(request.messages)
     wire = {key: top[key] for key in ("model",) if key in top}
@@ -139,6 +142,8 @@ def _lost_options(options: Options) -> list[Loss]:
         "presence_penalty": options.presence_penalty is not None,
         "frequency_penalty": options.frequency_penalty is not None,
         "response_format": options.response_format is not None and options.response_format.kind == "json",
+        "service_tier": options.service_tier not in (None, *_TIERS),
+        "reasoning": options.reasoning is not None and options.reasoning.effort not in (None, "none", *_EFFORTS),
     }
     return [Loss("", "", name, NAME, "this API has no such option") for name, is_lost in lost.items() if is_lost]
 
@@ -326,7 +331,7 @@ def _written_options(request: Request) -> dict[str, Any]:
         ("temperature", options.temperature),
         ("top_p", options.top_p),
         ("top_k", options.top_k),
-        ("service_tier", options.service_tier),
+        ("service_tier", options.service_tier if options.service_tier in _TIERS else None),
         ("stream", options.stream),
     ):
         if value is not None:
@@ -340,19 +345,20 @@ def _written_options(request: Request) -> dict[str, Any]:
     if options.response_format is not None and options.response_format.kind == "json_schema":
         config["format"] = {"type": "json_schema", "schema": options.response_format.json_schema}
     if options.reasoning is not None:
-        if options.reasoning.effort is not None:
+        if options.reasoning.effort in _EFFORTS:
             config["effort"] = options.reasoning.effort
-        if options.reasoning.enabled is not None or options.reasoning.budget_tokens is not None:
-            wire["thinking"] = _written_thinking(options.reasoning)
+        thinking = _written_thinking(options.reasoning)
+        if thinking is not None:
+            wire["thinking"] = thinking
     return {**wire, "output_config": config} if config else wire
 
 
-def _written_thinking(reasoning: Reasoning) -> dict[str, Any]:
-    if reasoning.enabled is False:
+def _written_thinking(reasoning: Reasoning) -> dict[str, Any] | None:
+    if reasoning.enabled is False or (reasoning.enabled is None and reasoning.effort == "none"):
         return {"type": "disabled"}
     if reasoning.budget_tokens is not None:
         return {"type": "enabled", "budget_tokens": reasoning.budget_tokens}
-    return {"type": "adaptive"}
+    return {"type": "adaptive"} if reasoning.enabled else None
 
 
 def _written_choice(options: Options) -> dict[str, Any]:
@@ -473,6 +479,8 @@ def _cannot_say(block: ContentBlock) -> str | None:
             return f"a block that only {dialect} understands"
         case ThinkingBlock(provider_raw=raw) | RedactedThinkingBlock(provider_raw=raw):
             return None if notes_of(raw, NAME) else "reasoning of another origin"
+        case DocumentBlock(media_type=media_type, provider_raw=raw) if media_type not in _DOCUMENTS:
+            return None if notes_of(raw, NAME) else "this API takes PDF and plain text"
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock() | ImageBlock() | DocumentBlock():
             return None
         case OpaqueBlock():
@@ -742,6 +750,8 @@ class StreamReader:
         self._closed.add(index)
         text = "".join(self._inputs.get(index, ()))
         if block.get("type") == "tool_use":
+            if not text and block.get("input"):  # it came whole with the beginning
+                events.append(ToolUseInputDelta(index, msgspec.json.encode(block["input"]).decode()))
             events.append(ToolUseEnd(index, self._call_residue(block, text)))
             return None
         if text:

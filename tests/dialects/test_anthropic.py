@@ -1,0 +1,48 @@
+"""What is Anthropic's alone."""
+
+from __future__ import annotations
+
+import json
+
+from dragoman.dialects import anthropic, openai_chat
+from dragoman.event import fold
+from dragoman.message import ToolUseBlock
+
+
+def test_an_input_that_comes_whole_with_the_beginning_of_a_call_is_read() -> None:
+    call = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"location": "Boston"}}
+    events = [
+        {"type": "message_start", "message": {"model": "m", "usage": {"input_tokens": 1, "output_tokens": 1}}},
+        {"type": "content_block_start", "index": 0, "content_block": call},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 2}},
+        {"type": "message_stop"},
+    ]
+    reader = anthropic.stream_reader()
+    data = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+    reply = fold([*reader.feed(data), *reader.close()])
+    assert reply.fault is None
+    (block,) = reply.content
+    assert isinstance(block, ToolUseBlock)
+    assert block.input == {"location": "Boston"}
+
+
+def test_words_of_other_providers_for_tier_and_effort_are_not_passed_on() -> None:
+    asked = {"model": "m", "messages": [{"role": "user", "content": "x"}], "service_tier": "flex"}
+    written = anthropic.write_request(openai_chat.read_request({**asked, "reasoning_effort": "minimal"}))
+    assert "service_tier" not in written.wire
+    assert "output_config" not in written.wire
+    assert {loss.block_type for loss in written.losses} == {"service_tier", "reasoning"}
+    off = anthropic.write_request(openai_chat.read_request({**asked, "reasoning_effort": "none"}))
+    assert off.wire["thinking"] == {"type": "disabled"}
+
+
+def test_consecutive_results_are_one_user_message_with_the_results_first() -> None:
+    calls = [
+        {"id": f"call_{number}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for number in (1, 2)
+    ]
+    answers = [{"role": "tool", "tool_call_id": f"call_{number}", "content": "ok"} for number in (1, 2)]
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": calls}, *answers]
+    wire = anthropic.write_request(openai_chat.read_request({"model": "m", "messages": messages})).wire
+    assert [message["role"] for message in wire["messages"]] == ["user", "assistant", "user"]
+    assert [block["type"] for block in wire["messages"][2]["content"]] == ["tool_result", "tool_result"]
