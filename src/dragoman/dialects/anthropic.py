@@ -24,6 +24,7 @@ from dragoman.dialects.parts.conversation import (
 from dragoman.dialects.parts.framing import FramingError, splitter, sse_frame
 from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.scalars import count_of, integer_or_none, number_or_none, text_or_none, texts_of
 from dragoman.errors import FormatError
 from dragoman.event import (
     BlockComplete,
@@ -290,17 +291,17 @@ def _read_options(body: dict[str, Any]) -> Options:
     disabled = choice.get("disable_parallel_tool_use")
     metadata = body.get("metadata")
     return Options(
-        max_output_tokens=_integer(body.get("max_tokens")),
-        temperature=_number(body.get("temperature")),
-        top_p=_number(body.get("top_p")),
-        top_k=_integer(body.get("top_k")),
-        stop_sequences=_texts(body.get("stop_sequences")),
-        tool_choice=ToolChoice(mode, _text(choice.get("name"))) if mode else None,  # type: ignore[arg-type]
+        max_output_tokens=integer_or_none(body.get("max_tokens")),
+        temperature=number_or_none(body.get("temperature")),
+        top_p=number_or_none(body.get("top_p")),
+        top_k=integer_or_none(body.get("top_k")),
+        stop_sequences=texts_of(body.get("stop_sequences")),
+        tool_choice=ToolChoice(mode, text_or_none(choice.get("name"))) if mode else None,  # type: ignore[arg-type]
         parallel_tool_calls=not disabled if isinstance(disabled, bool) else None,
         response_format=_read_format(body),
         reasoning=_read_reasoning(body),
-        service_tier=_text(body.get("service_tier")),
-        user=_text(metadata.get("user_id")) if isinstance(metadata, dict) else None,
+        service_tier=text_or_none(body.get("service_tier")),
+        user=text_or_none(metadata.get("user_id")) if isinstance(metadata, dict) else None,
         stream=body["stream"] if isinstance(body.get("stream"), bool) else None,
     )
 
@@ -315,11 +316,11 @@ def _read_format(body: dict[str, Any]) -> ResponseFormat | None:
 
 def _read_reasoning(body: dict[str, Any]) -> Reasoning | None:
     thinking, config = body.get("thinking"), body.get("output_config")
-    effort = _text(config.get("effort")) if isinstance(config, dict) else None
+    effort = text_or_none(config.get("effort")) if isinstance(config, dict) else None
     if isinstance(thinking, dict):
         kind = thinking.get("type")
         enabled = {"enabled": True, "adaptive": True, "disabled": False}.get(str(kind))
-        return Reasoning(enabled=enabled, effort=effort, budget_tokens=_integer(thinking.get("budget_tokens")))
+        return Reasoning(enabled=enabled, effort=effort, budget_tokens=integer_or_none(thinking.get("budget_tokens")))
     return Reasoning(effort=effort) if effort else None
 
 
@@ -373,22 +374,6 @@ def _written_choice(options: Options) -> dict[str, Any]:
     return {"tool_choice": wire}
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else ()
-
-
-def _integer(value: Any) -> int | None:
-    return value if type(value) is int else None
-
-
-def _number(value: Any) -> int | float | None:
-    return value if type(value) in (int, float) else None
-
-
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
 
@@ -409,7 +394,7 @@ def _known_block(wire: dict[str, Any], conversation: Conversation) -> ContentBlo
         case {"type": "tool_use", "id": str(provider_id), "name": str(name), "input": dict(value)}:
             return ToolUseBlock(conversation.call_id(provider_id), name, value)
         case {"type": "thinking", "thinking": str(text)}:
-            return ThinkingBlock(text, _text(wire.get("signature")))
+            return ThinkingBlock(text, text_or_none(wire.get("signature")))
         case {"type": "redacted_thinking", "data": str(data)}:
             return RedactedThinkingBlock(data)
         case {"type": "image" | "document" as kind, "source": dict(source)}:
@@ -431,7 +416,7 @@ def _read_media(kind: str, source: dict[str, Any], wire: dict[str, Any]) -> Cont
             return None
     if kind == "image":
         return ImageBlock(made, media_type)
-    return DocumentBlock(made, media_type, _text(wire.get("title")))
+    return DocumentBlock(made, media_type, text_or_none(wire.get("title")))
 
 
 def _read_result(wire: dict[str, Any], conversation: Conversation) -> ToolResultBlock:
@@ -549,9 +534,9 @@ def read_reply(wire: Any) -> Reply:
     reply = Reply(
         content=content,
         stop_reason=STOP_REASONS.get(str(body.get("stop_reason")), StopReason.UNKNOWN),
-        stop_sequence=_text(body.get("stop_sequence")),
+        stop_sequence=text_or_none(body.get("stop_sequence")),
         usage=_read_usage(usage) if isinstance(usage, dict) else None,
-        model=_text(body.get("model")),
+        model=text_or_none(body.get("model")),
     )
     rest = {key: value for key, value in body.items() if key != "content"}
     return reply.replace(provider_raw=noted(NAME, _natural_reply(reply), rest))
@@ -592,24 +577,20 @@ def _read_usage(wire: dict[str, Any]) -> TokenUsage:
     calls = {
         ours: server[theirs]
         for theirs, ours in _SERVER_TOOLS.items()
-        if isinstance(server, dict) and _count(server.get(theirs))
+        if isinstance(server, dict) and count_of(server.get(theirs))
     }
     return TokenUsage(
-        input_tokens=_count(wire.get("input_tokens")),
-        output_tokens=_count(wire.get("output_tokens")),
-        cached_input_tokens=_count(wire.get("cache_read_input_tokens")),
-        cache_creation_input_tokens=_count(wire.get("cache_creation_input_tokens")),
-        cache_creation_1h_input_tokens=_count(creation.get("ephemeral_1h_input_tokens"))
+        input_tokens=count_of(wire.get("input_tokens")),
+        output_tokens=count_of(wire.get("output_tokens")),
+        cached_input_tokens=count_of(wire.get("cache_read_input_tokens")),
+        cache_creation_input_tokens=count_of(wire.get("cache_creation_input_tokens")),
+        cache_creation_1h_input_tokens=count_of(creation.get("ephemeral_1h_input_tokens"))
         if isinstance(creation, dict)
         else 0,
-        reasoning_tokens=_count(details.get("thinking_tokens")) if isinstance(details, dict) else 0,
+        reasoning_tokens=count_of(details.get("thinking_tokens")) if isinstance(details, dict) else 0,
         server_tool_calls=calls or None,
-        service_tier=_text(wire.get("service_tier")),
+        service_tier=text_or_none(wire.get("service_tier")),
     )
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value >= 0 else 0
 
 
 def _written_usage(usage: TokenUsage) -> dict[str, Any]:
@@ -698,7 +679,7 @@ class StreamReader:
         if self._message:
             return "message_start came a second time"
         self._message = dict(an_object(wire.get("message"), "message_start"))
-        events.append(MessageStart(_text(self._message.get("model"))))
+        events.append(MessageStart(text_or_none(self._message.get("model"))))
         self._usage(events)
         return None
 
@@ -947,7 +928,8 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
         status=status,
         provider=NAME,
         provider_code=kind or None,
-        request_id=headers.get("request-id") or (_text(body.get("request_id")) if isinstance(body, dict) else None),
+        request_id=headers.get("request-id")
+        or (text_or_none(body.get("request_id")) if isinstance(body, dict) else None),
     )
 
 

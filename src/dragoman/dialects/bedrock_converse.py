@@ -24,6 +24,7 @@ from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
 from dragoman.dialects.parts.framing import Frame, FramingError, aws_frame, decoded_aws_frame, json_line, splitter
 from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.scalars import count_of, integer_or_none, number_or_none, text_or_none, texts_of
 from dragoman.errors import FormatError, JsonError
 from dragoman.event import (
     BlockComplete,
@@ -169,7 +170,7 @@ def read_request(wire: Any) -> Request:
     config = an_object(body.get("toolConfig", {}), "$.toolConfig")
     tools = a_list(config.get("tools", []), "$.toolConfig.tools")
     request = Request(
-        model=_text(body.get("modelId")),
+        model=text_or_none(body.get("modelId")),
         messages=tuple(conversation.messages),
         tools=tuple(_read_tool(an_object(tool, f"$.toolConfig.tools[{index}]")) for index, tool in enumerate(tools)),
         options=_read_options(body),
@@ -280,7 +281,7 @@ def _written_messages(messages: Iterable[Message], losses: list[Loss]) -> list[d
 def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
     match wire:
         case {"toolSpec": {"name": str(name), "inputSchema": {"json": dict(schema)}} as spec}:
-            tool = ToolDefinition(name, _text(spec.get("description")) or "", schema, SideEffects.EXECUTE)
+            tool = ToolDefinition(name, text_or_none(spec.get("description")) or "", schema, SideEffects.EXECUTE)
             return tool.replace(provider_raw=noted(NAME, _natural_tool(tool), wire))
         case _:
             return OpaqueTool(NAME, wire)
@@ -318,15 +319,15 @@ def _read_options(body: dict[str, Any]) -> Options:
     fields = _fields(body)
     nova = fields.get("inferenceConfig")
     return Options(
-        max_output_tokens=_integer(inference.get("maxTokens")),
-        temperature=_number(inference.get("temperature")),
-        top_p=_number(inference.get("topP")),
-        top_k=_integer(nova.get("topK") if isinstance(nova, dict) else fields.get("top_k")),
-        stop_sequences=_texts(inference.get("stopSequences")),
+        max_output_tokens=integer_or_none(inference.get("maxTokens")),
+        temperature=number_or_none(inference.get("temperature")),
+        top_p=number_or_none(inference.get("topP")),
+        top_k=integer_or_none(nova.get("topK") if isinstance(nova, dict) else fields.get("top_k")),
+        stop_sequences=texts_of(inference.get("stopSequences")),
         tool_choice=_read_choice(body.get("toolConfig")),
         response_format=_read_format(body.get("outputConfig")),
         reasoning=_read_reasoning(fields),
-        service_tier=_text(tier.get("type")) if isinstance(tier, dict) else None,
+        service_tier=text_or_none(tier.get("type")) if isinstance(tier, dict) else None,
     )
 
 
@@ -346,7 +347,7 @@ def _read_format(config: Any) -> ResponseFormat | None:
     match config:
         case {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": {"schema": str(text)} as asked}}}:
             schema = _object_of(text)
-            return None if schema is None else ResponseFormat("json_schema", schema, _text(asked.get("name")))
+            return None if schema is None else ResponseFormat("json_schema", schema, text_or_none(asked.get("name")))
         case _:
             return None
 
@@ -390,14 +391,14 @@ def _read_reasoning(fields: dict[str, Any]) -> Reasoning | None:
             config = fields.get("output_config")
             return Reasoning(
                 enabled=switches.get(str(asked.get("type"))),
-                effort=_text(config.get("effort")) if isinstance(config, dict) else None,
-                budget_tokens=_integer(asked.get("budget_tokens")),
+                effort=text_or_none(config.get("effort")) if isinstance(config, dict) else None,
+                budget_tokens=integer_or_none(asked.get("budget_tokens")),
             )
         case {"output_config": {"effort": str(effort)}} | {"reasoning_effort": str(effort)}:
             return Reasoning(effort=effort)
         case {"reasoningConfig": dict(asked)}:
             return Reasoning(
-                enabled=switches.get(str(asked.get("type"))), effort=_text(asked.get("maxReasoningEffort"))
+                enabled=switches.get(str(asked.get("type"))), effort=text_or_none(asked.get("maxReasoningEffort"))
             )
         case _:
             return None
@@ -492,22 +493,6 @@ def _compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else ()
-
-
-def _integer(value: Any) -> int | None:
-    return value if type(value) is int else None
-
-
-def _number(value: Any) -> int | float | None:
-    return value if type(value) in (int, float) else None
-
-
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
 
@@ -544,7 +529,7 @@ def _known_block(wire: dict[str, Any], conversation: Conversation) -> tuple[Cont
             call_id = conversation.call_id(provider_id)
             return ToolUseBlock(call_id, name, value), _id_note(provider_id, call_id)
         case {"reasoningContent": {"reasoningText": {"text": str(text)} as said}}:
-            return ThinkingBlock(text, _text(said.get("signature"))), {"own": True}
+            return ThinkingBlock(text, text_or_none(said.get("signature"))), {"own": True}
         case {"reasoningContent": {"redactedContent": str(data)}}:
             return RedactedThinkingBlock(data), {"own": True}
         case _:
@@ -573,7 +558,7 @@ def _read_media(wire: dict[str, Any]) -> tuple[ContentBlock, dict[str, Any]] | N
         case "audio":
             return AudioBlock(source, media_type), notes
         case _:
-            return DocumentBlock(source, media_type, _text(media.get("name"))), notes
+            return DocumentBlock(source, media_type, text_or_none(media.get("name"))), notes
 
 
 def _read_source(kind: str, source: Any) -> tuple[ImageSource | None, dict[str, Any]]:
@@ -754,7 +739,7 @@ def read_reply(wire: Any) -> Reply:
     reply = Reply(
         content=tuple(content),
         stop_reason=STOP_REASONS.get(word, StopReason.UNKNOWN) if fault is None else StopReason.ERROR,
-        stop_sequence=_text(fields.get("stop_sequence")) if isinstance(fields, dict) and fault is None else None,
+        stop_sequence=text_or_none(fields.get("stop_sequence")) if isinstance(fields, dict) and fault is None else None,
         usage=_read_usage(body),
         fault=fault,
     )
@@ -809,21 +794,17 @@ def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
     details = usage.get("cacheDetails")
     hour = [item for item in details if _is_for_an_hour(item)] if isinstance(details, list) else []
     return TokenUsage(
-        input_tokens=_count(usage.get("inputTokens")),
-        output_tokens=_count(usage.get("outputTokens")),
-        cached_input_tokens=_count(usage.get("cacheReadInputTokens")),
-        cache_creation_input_tokens=_count(usage.get("cacheWriteInputTokens")),
-        cache_creation_1h_input_tokens=sum(_count(item.get("inputTokens")) for item in hour),
-        service_tier=_text(tier.get("type")) if isinstance(tier, dict) else None,
+        input_tokens=count_of(usage.get("inputTokens")),
+        output_tokens=count_of(usage.get("outputTokens")),
+        cached_input_tokens=count_of(usage.get("cacheReadInputTokens")),
+        cache_creation_input_tokens=count_of(usage.get("cacheWriteInputTokens")),
+        cache_creation_1h_input_tokens=sum(count_of(item.get("inputTokens")) for item in hour),
+        service_tier=text_or_none(tier.get("type")) if isinstance(tier, dict) else None,
     )
 
 
 def _is_for_an_hour(item: Any) -> bool:
     return isinstance(item, dict) and item.get("ttl") == "1h"
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value >= 0 else 0
 
 
 def _natural_usage(usage: TokenUsage) -> dict[str, Any]:

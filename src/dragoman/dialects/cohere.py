@@ -17,6 +17,7 @@ from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
 from dragoman.dialects.parts.framing import FramingError, splitter, sse_frame
 from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
 from dragoman.errors import FormatError, JsonError
 from dragoman.event import (
     BlockComplete,
@@ -103,7 +104,7 @@ def read_request(wire: Any) -> Request:
         _read_message(an_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", conversation)
     tools = a_list(body.get("tools") or [], "$.tools")
     request = Request(
-        model=_text(body.get("model")),
+        model=text_or_none(body.get("model")),
         messages=tuple(conversation.messages),
         tools=tuple(_read_tool(an_object(tool, f"$.tools[{index}]")) for index, tool in enumerate(tools)),
         options=_read_options(body),
@@ -290,14 +291,14 @@ def _written_tool(tool: ToolDefinition | OpaqueTool, losses: list[Loss]) -> dict
 def _read_options(body: dict[str, Any]) -> Options:
     mode = _CHOICES.get(str(body.get("tool_choice")))
     return Options(
-        max_output_tokens=_integer(body.get("max_tokens")),
-        temperature=_number(body.get("temperature")),
-        top_p=_number(body.get("p")),
-        top_k=_integer(body.get("k")),
-        stop_sequences=_texts(body.get("stop_sequences")),
-        seed=_integer(body.get("seed")),
-        presence_penalty=_number(body.get("presence_penalty")),
-        frequency_penalty=_number(body.get("frequency_penalty")),
+        max_output_tokens=integer_or_none(body.get("max_tokens")),
+        temperature=number_or_none(body.get("temperature")),
+        top_p=number_or_none(body.get("p")),
+        top_k=integer_or_none(body.get("k")),
+        stop_sequences=texts_of(body.get("stop_sequences")),
+        seed=integer_or_none(body.get("seed")),
+        presence_penalty=number_or_none(body.get("presence_penalty")),
+        frequency_penalty=number_or_none(body.get("frequency_penalty")),
         tool_choice=ToolChoice(mode) if mode else None,  # type: ignore[arg-type]
         response_format=_read_format(body.get("response_format")),
         reasoning=_read_reasoning(body.get("thinking")),
@@ -321,7 +322,7 @@ def _read_reasoning(thinking: Any) -> Reasoning | None:
     if not isinstance(thinking, dict):
         return None
     enabled = {"enabled": True, "disabled": False}.get(str(thinking.get("type")))
-    return Reasoning(enabled=enabled, budget_tokens=_integer(thinking.get("token_budget")))
+    return Reasoning(enabled=enabled, budget_tokens=integer_or_none(thinking.get("token_budget")))
 
 
 def _written_options(request: Request) -> dict[str, Any]:
@@ -374,22 +375,6 @@ def _lost_options(options: Options) -> list[Loss]:
         "user": options.user is not None,
     }
     return [Loss("", "", name, NAME, "this API has no such option") for name, is_lost in lost.items() if is_lost]
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else ()
-
-
-def _integer(value: Any) -> int | None:
-    return value if type(value) is int else None
-
-
-def _number(value: Any) -> int | float | None:
-    return value if type(value) in (int, float) else None
 
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
@@ -544,7 +529,7 @@ def read_reply(wire: Any) -> Reply:
         content=tuple(content),
         stop_reason=reason,
         usage=_read_usage(body),
-        model=_text(body.get("model")),
+        model=text_or_none(body.get("model")),
         fault=_read_end(body) if reason is StopReason.ERROR else None,
     )
     return reply.replace(provider_raw=noted(NAME, _natural_reply(reply, content, form), body, form=form))
@@ -554,7 +539,7 @@ def _read_end(body: dict[str, Any]) -> Fault:
     """What an answer failed of that ended badly."""
     word = str(body.get("finish_reason"))
     code, error_class = _ENDS[word]
-    message = _text(body.get("error")) or f"the answer ended with {word}"
+    message = text_or_none(body.get("error")) or f"the answer ended with {word}"
     retryable = error_class in _RETRYABLE
     return Fault(
         code=code, message=message, error_class=error_class, retryable=retryable, provider=NAME, provider_code=word
@@ -927,7 +912,7 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
         except (msgspec.DecodeError, UnicodeDecodeError):
             body = None
     error = body if isinstance(body, dict) else {}
-    message = _text(error.get("message")) or _text(error.get("error")) or "no message"
+    message = text_or_none(error.get("message")) or text_or_none(error.get("error")) or "no message"
     code, error_class = _by_status(status)
     if status in (None, 400, 422) and any(sign in message.lower() for sign in _OVERFLOW):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
@@ -939,7 +924,7 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
         retry_after_s=retry_after_s(headers),
         status=status,
         provider=NAME,
-        request_id=_text(error.get("id")),
+        request_id=text_or_none(error.get("id")),
     )
 
 

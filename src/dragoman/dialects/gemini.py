@@ -18,6 +18,7 @@ from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
 from dragoman.dialects.parts.framing import FramingError, json_line, splitter, sse_frame
 from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
+from dragoman.dialects.parts.scalars import count_of, integer_or_none, number_or_none, text_or_none, texts_of
 from dragoman.errors import FormatError
 from dragoman.event import (
     BlockComplete,
@@ -229,7 +230,7 @@ def read_request(wire: Any) -> Request:
     config = an_object(body.get("generationConfig") or {}, "$.generationConfig")
     choice = an_object(body.get("toolConfig") or {}, "$.toolConfig")
     request = Request(
-        model=_text(body.get("model")),
+        model=text_or_none(body.get("model")),
         messages=tuple(turns.messages),
         tools=_read_tools(_listed(body.get("tools") or [], "$.tools")),
         options=_read_options(config, choice, body),
@@ -552,32 +553,35 @@ def _inside(key: str, value: Any, change: Any) -> Any:
 
 def _read_options(config: dict[str, Any], choice: dict[str, Any], body: dict[str, Any]) -> Options:
     return Options(
-        max_output_tokens=_integer(config.get("maxOutputTokens")),
-        temperature=_number(config.get("temperature")),
-        top_p=_number(config.get("topP")),
-        top_k=_integer(config.get("topK")),
-        stop_sequences=_texts(config.get("stopSequences")),
-        seed=_integer(config.get("seed")),
-        presence_penalty=_number(config.get("presencePenalty")),
-        frequency_penalty=_number(config.get("frequencyPenalty")),
+        max_output_tokens=integer_or_none(config.get("maxOutputTokens")),
+        temperature=number_or_none(config.get("temperature")),
+        top_p=number_or_none(config.get("topP")),
+        top_k=integer_or_none(config.get("topK")),
+        stop_sequences=texts_of(config.get("stopSequences")),
+        seed=integer_or_none(config.get("seed")),
+        presence_penalty=number_or_none(config.get("presencePenalty")),
+        frequency_penalty=number_or_none(config.get("frequencyPenalty")),
         tool_choice=_read_choice(choice),
         response_format=_read_format(config),
         reasoning=_read_reasoning(config.get("thinkingConfig")),
-        service_tier=_text(body.get("serviceTier")),
+        service_tier=text_or_none(body.get("serviceTier")),
     )
 
 
 def _allowed(choice: dict[str, Any]) -> list[str]:
     """The functions that may be called, if there are several to choose from."""
     config = choice.get("functionCallingConfig")
-    names = list(_texts(config.get("allowedFunctionNames"))) if isinstance(config, dict) else []
+    names = list(texts_of(config.get("allowedFunctionNames"))) if isinstance(config, dict) else []
     return names if len(names) > 1 else []
 
 
 def _read_choice(choice: dict[str, Any]) -> ToolChoice | None:
     config = choice.get("functionCallingConfig")
     config = config if isinstance(config, dict) else {}
-    mode, names = _CHOICES.get((_text(config.get("mode")) or "").upper()), _texts(config.get("allowedFunctionNames"))
+    mode, names = (
+        _CHOICES.get((text_or_none(config.get("mode")) or "").upper()),
+        texts_of(config.get("allowedFunctionNames")),
+    )
     if mode is None:
         return None
     if mode == "required" and len(names) == 1:
@@ -625,7 +629,7 @@ def _read_reasoning(config: Any) -> Reasoning | None:
     """A budget of 0 is off, one of -1 as much as the model likes."""
     if not isinstance(config, dict):
         return None
-    budget, level = _integer(config.get("thinkingBudget")), _text(config.get("thinkingLevel"))
+    budget, level = integer_or_none(config.get("thinkingBudget")), text_or_none(config.get("thinkingLevel"))
     enabled = True if budget or config.get("includeThoughts") is True else None
     return Reasoning(
         enabled=False if budget == 0 else enabled,
@@ -668,22 +672,6 @@ def _natural_config(options: Options, notes: Mapping[str, Any]) -> dict[str, Any
     return {**wire, "thinkingConfig": thinking} if thinking else wire
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else ()
-
-
-def _integer(value: Any) -> int | None:
-    return value if type(value) is int else None
-
-
-def _number(value: Any) -> int | float | None:
-    return value if type(value) in (int, float) else None
-
-
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
 _URLSAFE: Final = str.maketrans("+/", "-_")
@@ -722,7 +710,7 @@ def _known_part(part: dict[str, Any], role: str, turns: _Turns, notes: dict[str,
             return ToolUseBlock(made, name, call.get("args") or {})
         case {"text": str(text)} if is_thought and role == "model":
             notes["form"] = "thought"  # proof of where it came from
-            return ThinkingBlock(text, _text(part.get("thoughtSignature")))
+            return ThinkingBlock(text, text_or_none(part.get("thoughtSignature")))
         case {"thoughtSignature": str(signature), "thought": True} if role == "model" and len(part) == 2:
             notes["form"] = "absent"
             return ThinkingBlock("", signature)
@@ -931,7 +919,7 @@ def read_reply(wire: Any) -> Reply:
     turns = _Turns(str(body.get("responseId", "")))
     content = tuple(_read_part(part, "model", turns, "$.candidates[0].content.parts") for part in parts)
     called = any(isinstance(block, ToolUseBlock) for block in content)
-    reply = _read_rest(rest, _text(body.get("modelVersion")), called=called).replace(content=content)
+    reply = _read_rest(rest, text_or_none(body.get("modelVersion")), called=called).replace(content=content)
     return reply.replace(provider_raw=noted(NAME, _natural_rest(reply, notes), rest, **notes))
 
 
@@ -954,7 +942,7 @@ def _rest_notes(rest: dict[str, Any]) -> dict[str, Any]:
     """What to note beside the residue: what the provider's tools read, and whether no reason was given."""
     candidates, usage = rest.get("candidates") or [{}], rest.get("usageMetadata")
     return {
-        "tool_use": (_count(usage.get("toolUsePromptTokenCount")) or None) if isinstance(usage, dict) else None,
+        "tool_use": (count_of(usage.get("toolUsePromptTokenCount")) or None) if isinstance(usage, dict) else None,
         "unsaid": True if candidates[0].get("finishReason") is None else None,
     }
 
@@ -1048,7 +1036,7 @@ def _read_usage(wire: Any) -> TokenUsage | None:
     """The prompt's count has the cached tokens in it, and has not what the provider's own tools read."""
     if not isinstance(wire, dict) or not any(key in wire for key in _COUNTED):
         return None
-    prompt, generated, thoughts, cached, tools = (_count(wire.get(key)) for key in _COUNTED)
+    prompt, generated, thoughts, cached, tools = (count_of(wire.get(key)) for key in _COUNTED)
     heard = _audio(wire.get("promptTokensDetails")) + _audio(wire.get("toolUsePromptTokensDetails"))
     return TokenUsage(
         input_tokens=max(0, prompt - cached) + tools,
@@ -1057,18 +1045,14 @@ def _read_usage(wire: Any) -> TokenUsage | None:
         reasoning_tokens=thoughts,
         input_audio_tokens=max(0, heard - _audio(wire.get("cacheTokensDetails"))),
         output_audio_tokens=_audio(wire.get("candidatesTokensDetails")),
-        service_tier=_text(wire.get("serviceTier")),
+        service_tier=text_or_none(wire.get("serviceTier")),
     )
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value >= 0 else 0
 
 
 def _audio(details: Any) -> int:
     items = details if isinstance(details, list) else []
     return sum(
-        _count(item.get("tokenCount")) for item in items if isinstance(item, dict) and item.get("modality") == "AUDIO"
+        count_of(item.get("tokenCount")) for item in items if isinstance(item, dict) and item.get("modality") == "AUDIO"
     )
 
 
@@ -1194,7 +1178,7 @@ class StreamReader:
         self._top.update((key, value) for key, value in chunk.items() if key != "candidates")
         if not self._begun:
             self._begun = True
-            self._model = _text(chunk.get("modelVersion"))
+            self._model = text_or_none(chunk.get("modelVersion"))
             self._turns = _Turns(str(chunk.get("responseId", "")))
             events.append(MessageStart(self._model))
         try:
@@ -1532,7 +1516,7 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
     error = body.get("error") if isinstance(body, dict) else None
     error = error if isinstance(error, dict) else {}
     kind, message = str(error.get("status", "")), str(error.get("message", "no message"))
-    status = status if status is not None else _integer(error.get("code"))
+    status = status if status is not None else integer_or_none(error.get("code"))
     code, error_class, _ = _STATUSES.get(kind) or _by_status(status)
     said = error.get("details")
     details = [item for item in said if isinstance(item, dict)] if isinstance(said, list) else []

@@ -17,6 +17,7 @@ from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
 from dragoman.dialects.parts.framing import FramingError, json_line, splitter, sse_frame
 from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.scalars import count_of, integer_or_none, number_or_none, text_or_none, texts_of
 from dragoman.errors import FormatError, JsonError
 from dragoman.event import (
     BlockComplete,
@@ -167,7 +168,10 @@ def _read_message(wire: dict[str, Any], where: str, conversation: Conversation, 
 
 
 def _read_result(wire: dict[str, Any], where: str, conversation: Conversation, calls: _Calls) -> ToolResultBlock:
-    provider_id, name = _text(wire.get("tool_call_id")), _text(wire.get("tool_name")) or _text(wire.get("name"))
+    provider_id, name = (
+        text_or_none(wire.get("tool_call_id")),
+        text_or_none(wire.get("tool_name")) or text_or_none(wire.get("name")),
+    )
     call_id = conversation.answered_id(provider_id) if provider_id else calls.waiting(name)
     call_id = call_id or conversation.call_id(f"{len(conversation.messages)}#{name}")  # it answers nothing that we know
     calls.answered(call_id)
@@ -255,16 +259,16 @@ def _written_tool(tool: ToolDefinition | OpaqueTool, losses: list[Loss]) -> dict
 def _read_options(body: dict[str, Any]) -> Options:
     options = body.get("options")
     options = options if isinstance(options, dict) else {}
-    limit, stop = _integer(options.get("num_predict")), options.get("stop")
+    limit, stop = integer_or_none(options.get("num_predict")), options.get("stop")
     return Options(
         max_output_tokens=limit if limit is not None and limit > 0 else None,  # -1: no limit, -2: fill the context
-        temperature=_number(options.get("temperature")),
-        top_p=_number(options.get("top_p")),
-        top_k=_integer(options.get("top_k")),
-        stop_sequences=_texts([stop] if isinstance(stop, str) else stop),
-        seed=_integer(options.get("seed")),
-        presence_penalty=_number(options.get("presence_penalty")),
-        frequency_penalty=_number(options.get("frequency_penalty")),
+        temperature=number_or_none(options.get("temperature")),
+        top_p=number_or_none(options.get("top_p")),
+        top_k=integer_or_none(options.get("top_k")),
+        stop_sequences=texts_of([stop] if isinstance(stop, str) else stop),
+        seed=integer_or_none(options.get("seed")),
+        presence_penalty=number_or_none(options.get("presence_penalty")),
+        frequency_penalty=number_or_none(options.get("frequency_penalty")),
         response_format=_read_format(body.get("format")),
         reasoning=_read_reasoning(body.get("think")),
         stream=body.get("stream") is not False,  # it answers in pieces unless told otherwise
@@ -332,22 +336,6 @@ def _lost_options(options: Options) -> list[Loss]:
         "user": options.user is not None,
     }
     return [Loss("", "", name, NAME, "this API has no such option") for name, is_lost in lost.items() if is_lost]
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else ()
-
-
-def _integer(value: Any) -> int | None:
-    return value if type(value) is int else None
-
-
-def _number(value: Any) -> int | float | None:
-    return value if type(value) in (int, float) else None
 
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
@@ -510,7 +498,7 @@ def read_reply(wire: Any) -> Reply:
         content=tuple(content),
         stop_reason=StopReason.ERROR if is_cut else _read_stop(body.get("done_reason"), content),
         usage=_read_usage(body),
-        model=_text(body.get("model")),
+        model=text_or_none(body.get("model")),
         fault=_fault("stream_incomplete", "the answer says that it is not done") if is_cut else None,
     )
     form = _form(message)
@@ -553,11 +541,7 @@ def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
     prompt, output = body.get("prompt_eval_count"), body.get("eval_count")
     if prompt is None and output is None:
         return None
-    return TokenUsage(input_tokens=_count(prompt), output_tokens=_count(output))
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value >= 0 else 0
+    return TokenUsage(input_tokens=count_of(prompt), output_tokens=count_of(output))
 
 
 # --- stream ----------------------------------------------------------------------------------------------------------
@@ -623,7 +607,7 @@ class StreamReader:
             return
         if self._seed is None:
             self._seed = f"{wire.get('created_at')}#"
-            events.append(MessageStart(_text(wire.get("model"))))
+            events.append(MessageStart(text_or_none(wire.get("model"))))
         if wire.get("message") is not None:
             self._take_message(an_object(wire["message"], "message"), events)
         if wire.get("done") is True:

@@ -32,6 +32,14 @@ from dragoman.dialects.parts.openai_chat_stream import (
     thinking_texts,
 )
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
+from dragoman.dialects.parts.scalars import (
+    count_of,
+    flag_or_none,
+    integer_or_none,
+    number_or_none,
+    text_or_none,
+    texts_of,
+)
 from dragoman.errors import FormatError, JsonError
 from dragoman.event import (
     BlockComplete,
@@ -338,21 +346,21 @@ def _spelled(body: dict[str, Any]) -> dict[str, str]:
 def _read_options(body: dict[str, Any], spelled: Mapping[str, str]) -> Options:
     stop = body.get("stop")
     return Options(
-        max_output_tokens=_integer(body.get(spelled.get("max_output_tokens", "max_completion_tokens"))),
-        temperature=_number(body.get("temperature")),
-        top_p=_number(body.get("top_p")),
-        top_k=_integer(body.get("top_k")),
-        stop_sequences=(stop,) if isinstance(stop, str) else _texts(stop),
-        seed=_integer(body.get(spelled.get("seed", "seed"))),
-        presence_penalty=_number(body.get("presence_penalty")),
-        frequency_penalty=_number(body.get("frequency_penalty")),
+        max_output_tokens=integer_or_none(body.get(spelled.get("max_output_tokens", "max_completion_tokens"))),
+        temperature=number_or_none(body.get("temperature")),
+        top_p=number_or_none(body.get("top_p")),
+        top_k=integer_or_none(body.get("top_k")),
+        stop_sequences=(stop,) if isinstance(stop, str) else texts_of(stop),
+        seed=integer_or_none(body.get(spelled.get("seed", "seed"))),
+        presence_penalty=number_or_none(body.get("presence_penalty")),
+        frequency_penalty=number_or_none(body.get("frequency_penalty")),
         tool_choice=_read_choice(body.get(spelled.get("tool_choice", "tool_choice"))),
-        parallel_tool_calls=_flag(body.get("parallel_tool_calls")),
+        parallel_tool_calls=flag_or_none(body.get("parallel_tool_calls")),
         response_format=_read_format(body.get("response_format")),
         reasoning=_read_reasoning(body.get(spelled.get("reasoning", "reasoning_effort"))),
-        service_tier=_text(body.get("service_tier")),
-        user=_text(body.get("user")),
-        stream=_flag(body.get("stream")),
+        service_tier=text_or_none(body.get("service_tier")),
+        user=text_or_none(body.get("user")),
+        stream=flag_or_none(body.get("stream")),
     )
 
 
@@ -369,7 +377,9 @@ def _read_choice(choice: Any) -> ToolChoice | None:
 def _read_format(asked: Any) -> ResponseFormat | None:
     match asked:
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)} as named}:
-            return ResponseFormat("json_schema", schema, _text(named.get("name")), _flag(named.get("strict")))
+            return ResponseFormat(
+                "json_schema", schema, text_or_none(named.get("name")), flag_or_none(named.get("strict"))
+            )
         case {"type": str(kind)} if kind in _FORMATS:
             return ResponseFormat(_FORMATS[kind])  # type: ignore[arg-type]
         case _:
@@ -383,10 +393,10 @@ def _read_reasoning(asked: Any) -> Reasoning | None:
         case bool():
             return Reasoning(enabled=asked)
         case {"type": "enabled" | "disabled" as kind}:
-            return Reasoning(enabled=kind == "enabled", budget_tokens=_integer(asked.get("budget_tokens")))
+            return Reasoning(enabled=kind == "enabled", budget_tokens=integer_or_none(asked.get("budget_tokens")))
         case dict():
-            effort, budget = _text(asked.get("effort")), _integer(asked.get("max_tokens"))
-            return Reasoning(enabled=_flag(asked.get("enabled")), effort=effort, budget_tokens=budget)
+            effort, budget = text_or_none(asked.get("effort")), integer_or_none(asked.get("max_tokens"))
+            return Reasoning(enabled=flag_or_none(asked.get("enabled")), effort=effort, budget_tokens=budget)
         case _:
             return None
 
@@ -463,26 +473,6 @@ def _lost_options(options: Options, spelled: Mapping[str, str]) -> list[Loss]:
     return losses
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else ()
-
-
-def _integer(value: Any) -> int | None:
-    return value if type(value) is int else None
-
-
-def _number(value: Any) -> int | float | None:
-    return value if type(value) in (int, float) else None
-
-
-def _flag(value: Any) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
 # --- blocks: reading -------------------------------------------------------------------------------------------------
 
 
@@ -531,7 +521,7 @@ def _read_detail(wire: dict[str, Any], *, is_repeated: bool) -> ContentBlock:
     form = None
     match wire:
         case {"type": "reasoning.text"} if not is_repeated:
-            block = ThinkingBlock(detail_text(wire), _text(wire.get("signature")))
+            block = ThinkingBlock(detail_text(wire), text_or_none(wire.get("signature")))
         case {"type": "reasoning.summary"} if not is_repeated:
             block, form = ThinkingBlock(detail_text(wire)), "summary"
         case {"type": "reasoning.encrypted", "data": str(data)}:
@@ -577,9 +567,11 @@ def _known_part(wire: dict[str, Any]) -> tuple[ContentBlock | None, dict[str, An
         case {"type": "file", "file": {"file_data": str(url)} as file}:
             source, media_type = _source(url, "application/pdf")
             is_other = source.kind == "url" or media_type != "application/pdf"
-            return DocumentBlock(source, media_type, _text(file.get("filename"))), {"form": "file"} if is_other else {}
+            return DocumentBlock(source, media_type, text_or_none(file.get("filename"))), {
+                "form": "file"
+            } if is_other else {}
         case {"type": "document_url", "document_url": str(url)}:
-            name = _text(wire.get("document_name"))
+            name = text_or_none(wire.get("document_name"))
             return DocumentBlock(*_source(url, "application/pdf"), name), {"form": "document_url"}
         case {"type": "file_url", "file_url": {"url": str(url)}}:
             return DocumentBlock(*_source(url, "application/pdf")), {"form": "file_url"}
@@ -588,7 +580,7 @@ def _known_part(wire: dict[str, Any]) -> tuple[ContentBlock | None, dict[str, An
             if texts is None:
                 return None, {}
             pieces = {"pieces": [len(text) for text in texts]} if len(texts) != 1 else {}
-            return ThinkingBlock("".join(texts), _text(wire.get("signature"))), {"at": "content", **pieces}
+            return ThinkingBlock("".join(texts), text_or_none(wire.get("signature"))), {"at": "content", **pieces}
         case _:
             return None, {}
 
@@ -599,7 +591,7 @@ def _source(url: str, media_type: str) -> tuple[ImageSource, str]:
 
 
 def _read_call(wire: dict[str, Any], conversation: Conversation) -> ContentBlock:
-    function, provider_id = wire.get("function"), _text(wire.get("id"))
+    function, provider_id = wire.get("function"), text_or_none(wire.get("id"))
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return OpaqueBlock(NAME, wire, {"dialect": NAME, "at": "tool_calls"})
     call_id = conversation.call_id(provider_id or "")
@@ -903,7 +895,7 @@ def _reply_from(
         stop_reason=stop_reason,
         stop_sequence=stop_sequence,
         usage=_read_usage(body),
-        model=_text(body.get("model")),
+        model=text_or_none(body.get("model")),
         fault=fault,
     ).replace(**known)
     rest = {key: value for key, value in body.items() if key != "choices"}
@@ -1010,7 +1002,7 @@ def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
     if not isinstance(usage, dict):
         return None
     details, made = _object(usage.get("prompt_tokens_details")), _object(usage.get("completion_tokens_details"))
-    prompt, completion = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    prompt, completion = count_of(usage.get("prompt_tokens")), count_of(usage.get("completion_tokens"))
     cached = _first_count(
         details.get("cached_tokens"),
         usage.get("prompt_cache_hit_tokens"),
@@ -1020,8 +1012,8 @@ def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
     )
     written = _first_count(details.get("cache_write_tokens"), usage.get("cache_creation_input_tokens"))
     reasoning = _first_count(made.get("reasoning_tokens"), usage.get("reasoning_tokens"))
-    is_apart = reasoning and _count(usage.get("total_tokens")) == prompt + completion + reasoning  # xAI
-    searches = _count(_object(usage.get("server_tool_use_details")).get("web_search_requests"))
+    is_apart = reasoning and count_of(usage.get("total_tokens")) == prompt + completion + reasoning  # xAI
+    searches = count_of(_object(usage.get("server_tool_use_details")).get("web_search_requests"))
     fresh = max(0, prompt - cached - written)
     return TokenUsage(
         input_tokens=fresh,
@@ -1029,13 +1021,13 @@ def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
         cached_input_tokens=cached,
         cache_creation_input_tokens=written,
         cache_creation_1h_input_tokens=min(
-            written, _count(_object(usage.get("cache_creation")).get("ephemeral_1h_input_tokens"))
+            written, count_of(_object(usage.get("cache_creation")).get("ephemeral_1h_input_tokens"))
         ),
         reasoning_tokens=reasoning,
         input_audio_tokens=min(fresh, _first_count(details.get("audio_tokens"), usage.get("audio_prompt_tokens"))),
-        output_audio_tokens=_count(made.get("audio_tokens")),
+        output_audio_tokens=count_of(made.get("audio_tokens")),
         server_tool_calls={"web_search": searches} if searches else None,
-        service_tier=_text(body.get("service_tier")) or _text(usage.get("service_tier")) or None,
+        service_tier=text_or_none(body.get("service_tier")) or text_or_none(usage.get("service_tier")) or None,
         provider_cost_usd=_cost(usage.get("cost")),
     )
 
@@ -1044,12 +1036,8 @@ def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _count(value: Any) -> int:
-    return value if type(value) is int and value >= 0 else 0
-
-
 def _first_count(*values: Any) -> int:
-    return next((value for value in values if _count(value)), 0)
+    return next((value for value in values if count_of(value)), 0)
 
 
 def _cost(value: Any) -> Decimal | None:
@@ -1153,7 +1141,7 @@ class StreamReader:
             self._fail("protocol_violation", str(error), events)
             return
         if self._start is None and self._completion.choices:
-            self._start = MessageStart(_text(self._completion.top.get("model")))
+            self._start = MessageStart(text_or_none(self._completion.top.get("model")))
             events.append(self._start)
         for piece in pieces:
             self._piece(piece, events)
@@ -1182,7 +1170,7 @@ class StreamReader:
         if piece.place not in self._opened:
             self._opened.add(piece.place)
             is_legacy = piece.place[0] == "function_call"
-            provider_id = _LEGACY_ID + name if is_legacy else _text(call.get("id")) or ""
+            provider_id = _LEGACY_ID + name if is_legacy else text_or_none(call.get("id")) or ""
             events.append(ToolUseStart(index, self._conversation.call_id(provider_id), name))
         if text:
             events.append(ToolUseInputDelta(index, text))
@@ -1341,7 +1329,7 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
         status=status,
         provider=NAME,
         provider_code=words[0] if words else str(code) if code is not None else None,
-        request_id=headers.get("x-request-id") or _text(error.get("request_id")),
+        request_id=headers.get("x-request-id") or text_or_none(error.get("request_id")),
     )
 
 

@@ -28,6 +28,7 @@ from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
 from dragoman.dialects.parts.framing import FramingError, splitter, sse_frame
 from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
+from dragoman.dialects.parts.scalars import count_of, flag_or_none, integer_or_none, number_or_none, text_or_none
 from dragoman.errors import FormatError, JsonError
 from dragoman.event import (
     BlockComplete,
@@ -115,7 +116,7 @@ def read_request(wire: Any) -> Request:
     _read_input(body.get("input"), conversation)
     tools = tuple(_read_tool(an_object(tool, "$.tools")) for tool in a_list(body.get("tools") or [], "$.tools"))
     request = Request(
-        model=_text(body.get("model")),
+        model=text_or_none(body.get("model")),
         messages=tuple(conversation.messages),
         tools=tools,
         options=_read_options(body),
@@ -250,7 +251,7 @@ def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
     name, schema = wire.get("name"), wire.get("parameters")
     if wire.get("type") != "function" or not isinstance(name, str) or not isinstance(schema, dict | None):
         return OpaqueTool(NAME, wire)
-    description = _text(wire.get("description")) or ""
+    description = text_or_none(wire.get("description")) or ""
     tool = ToolDefinition(name, description, _NO_PARAMETERS if schema is None else schema, SideEffects.EXECUTE)
     return tool.replace(provider_raw=noted(NAME, _natural_tool(tool), wire))
 
@@ -275,18 +276,18 @@ def _written_tool(tool: ToolDefinition | OpaqueTool, losses: list[Loss]) -> dict
 
 def _read_options(body: dict[str, Any]) -> Options:
     return Options(
-        max_output_tokens=_integer(body.get("max_output_tokens")),
-        temperature=_number(body.get("temperature")),
-        top_p=_number(body.get("top_p")),
-        presence_penalty=_number(body.get("presence_penalty")),
-        frequency_penalty=_number(body.get("frequency_penalty")),
+        max_output_tokens=integer_or_none(body.get("max_output_tokens")),
+        temperature=number_or_none(body.get("temperature")),
+        top_p=number_or_none(body.get("top_p")),
+        presence_penalty=number_or_none(body.get("presence_penalty")),
+        frequency_penalty=number_or_none(body.get("frequency_penalty")),
         tool_choice=_read_choice(body.get("tool_choice")),
-        parallel_tool_calls=_flag(body.get("parallel_tool_calls")),
+        parallel_tool_calls=flag_or_none(body.get("parallel_tool_calls")),
         response_format=_read_format(body.get("text")),
         reasoning=_read_effort(body.get("reasoning")),
-        service_tier=_text(body.get("service_tier")),
-        user=_text(body.get("user")),
-        stream=_flag(body.get("stream")),
+        service_tier=text_or_none(body.get("service_tier")),
+        user=text_or_none(body.get("user")),
+        stream=flag_or_none(body.get("stream")),
     )
 
 
@@ -305,7 +306,9 @@ def _read_choice(choice: Any) -> ToolChoice | None:
 def _read_format(text: Any) -> ResponseFormat | None:
     match text:
         case {"format": {"type": "json_schema", "schema": dict(schema)} as asked}:
-            return ResponseFormat("json_schema", schema, _text(asked.get("name")), _flag(asked.get("strict")))
+            return ResponseFormat(
+                "json_schema", schema, text_or_none(asked.get("name")), flag_or_none(asked.get("strict"))
+            )
         case {"format": {"type": "json_object"}}:
             return ResponseFormat("json")
         case {"format": {"type": "text"}}:
@@ -315,7 +318,7 @@ def _read_format(text: Any) -> ResponseFormat | None:
 
 
 def _read_effort(reasoning: Any) -> Reasoning | None:
-    effort = _text(reasoning.get("effort")) if isinstance(reasoning, dict) else None
+    effort = text_or_none(reasoning.get("effort")) if isinstance(reasoning, dict) else None
     if effort == "none":
         return Reasoning(enabled=False)
     return Reasoning(effort=effort) if effort else None
@@ -375,22 +378,6 @@ def _lost_options(options: Options, wire: dict[str, Any]) -> Iterator[Loss]:
     ):
         if value is not None and name not in wire:
             yield Loss("", "", name, NAME, "this API takes no such option")
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _integer(value: Any) -> int | None:
-    return value if type(value) is int else None
-
-
-def _number(value: Any) -> int | float | None:
-    return value if type(value) in (int, float) else None
-
-
-def _flag(value: Any) -> bool | None:
-    return value if isinstance(value, bool) else None
 
 
 # --- items and parts -------------------------------------------------------------------------------------------------
@@ -463,7 +450,7 @@ def _read_reasoning(wire: dict[str, Any], source: str | None = None) -> Thinking
     texts = _texts(content if source == "content" else summary)
     if texts is None:
         return None
-    text, secret = _BETWEEN.join(texts), _text(wire.get("encrypted_content"))
+    text, secret = _BETWEEN.join(texts), text_or_none(wire.get("encrypted_content"))
     form = "content" if source == "content" else None
     cuts = None if len(texts) == bool(text) else [len(part) for part in texts]
     raw = noted(NAME, _natural_reasoning(text, secret, form, cuts), wire, form=form, cuts=cuts)
@@ -551,11 +538,13 @@ def _known_part(wire: dict[str, Any], role: Role) -> tuple[ContentBlock | None, 
             return ImageBlock(source, media_type), None
         case {"type": "input_file", "file_url": str(url)} if role is not Role.ASSISTANT:
             source = ImageSource("url", url)
-            return DocumentBlock(source, "application/pdf", _text(wire.get("filename"))), None
+            return DocumentBlock(source, "application/pdf", text_or_none(wire.get("filename"))), None
         case {"type": "input_file", "file_data": str(data)} if role is not Role.ASSISTANT:
             media_type, source = _read_url(data, "application/pdf")
             form = "bare" if source.kind == "url" else None  # base64 without saying of what
-            return DocumentBlock(ImageSource("base64", source.data), media_type, _text(wire.get("filename"))), form
+            return DocumentBlock(
+                ImageSource("base64", source.data), media_type, text_or_none(wire.get("filename"))
+            ), form
         case _:
             return None, None
 
@@ -720,7 +709,7 @@ def read_reply(wire: Any) -> Reply:
         content=tuple(content),
         stop_reason=StopReason.ERROR if fault is not None else _read_stop(body, content),
         usage=_read_usage(body),
-        model=_text(body.get("model")),
+        model=text_or_none(body.get("model")),
         fault=fault,
     )
     rest = {key: value for key, value in body.items() if key != "output"}
@@ -844,15 +833,15 @@ def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
     if not isinstance(wire, dict):
         return None
     inside, outside = _details(wire, "input_tokens_details"), _details(wire, "output_tokens_details")
-    cached, created = _count(inside.get("cached_tokens")), _count(inside.get("cache_write_tokens"))
+    cached, created = count_of(inside.get("cached_tokens")), count_of(inside.get("cache_write_tokens"))
     return TokenUsage(
-        input_tokens=max(0, _count(wire.get("input_tokens")) - cached - created),
-        output_tokens=_count(wire.get("output_tokens")),
+        input_tokens=max(0, count_of(wire.get("input_tokens")) - cached - created),
+        output_tokens=count_of(wire.get("output_tokens")),
         cached_input_tokens=cached,
         cache_creation_input_tokens=created,
-        reasoning_tokens=_count(outside.get("reasoning_tokens")),
+        reasoning_tokens=count_of(outside.get("reasoning_tokens")),
         server_tool_calls=_read_server_calls(body, wire) or None,
-        service_tier=_text(body.get("service_tier")),
+        service_tier=text_or_none(body.get("service_tier")),
         provider_cost_usd=_read_cost(wire),
     )
 
@@ -865,8 +854,8 @@ def _details(wire: dict[str, Any], key: str) -> dict[str, Any]:
 def _read_server_calls(body: dict[str, Any], usage: dict[str, Any]) -> dict[str, int]:
     """xAI counts them with the usage, OpenAI beside it."""
     counted = _details(usage, "server_side_tool_usage_details").items()
-    calls = {name.removesuffix("_calls"): count for name, value in counted if (count := _count(value))}
-    searches = _count(_details(_details(body, "tool_usage"), "web_search").get("num_requests"))
+    calls = {name.removesuffix("_calls"): count for name, value in counted if (count := count_of(value))}
+    searches = count_of(_details(_details(body, "tool_usage"), "web_search").get("num_requests"))
     return {**calls, "web_search": searches} if searches else calls
 
 
@@ -875,10 +864,6 @@ def _read_cost(usage: dict[str, Any]) -> Decimal | None:
     if type(ticks) is int:  # xAI: ten thousand millionths of a dollar
         return Decimal(ticks) / 10_000_000_000
     return Decimal(repr(cost)) if type(cost) in (int, float) else None  # OpenRouter
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value >= 0 else 0
 
 
 def _written_usage(usage: TokenUsage) -> dict[str, Any]:
@@ -1020,7 +1005,7 @@ class StreamReader:
             raise _ViolationError("response.created came a second time")
         response = an_object(wire.get("response"), "response.created")
         self._begun = True
-        events.append(MessageStart(_text(response.get("model"))))
+        events.append(MessageStart(text_or_none(response.get("model"))))
 
     def _terminal(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         response = an_object(wire.get("response"), str(wire.get("type")))
@@ -1271,7 +1256,7 @@ class StreamReader:
             return
         item.call_id = self._conversation.call_id(provider_id)
         events.append(ToolUseStart(item.indexes[0], item.call_id, name))
-        for early in (item.passed.pop(0, ""), _text(item.wire.get("arguments")) if not item.is_done else None):
+        for early in (item.passed.pop(0, ""), text_or_none(item.wire.get("arguments")) if not item.is_done else None):
             if early:
                 self._pass_on(item, 0, early, events)
                 break
@@ -1364,7 +1349,7 @@ def _part_text(part: Any) -> str | None:
     """The text of a part of a message, of a refusal, or of a piece of reasoning."""
     if not isinstance(part, dict):
         return None
-    return _text(part.get("refusal") if part.get("type") == "refusal" else part.get("text"))
+    return text_or_none(part.get("refusal") if part.get("type") == "refusal" else part.get("text"))
 
 
 def _as_far_as_it_came(item: _Item) -> dict[str, Any]:
