@@ -90,6 +90,7 @@ _ROLES: Final = {
 _ROLE_WORDS: Final = {Role.ASSISTANT: "assistant", Role.SYSTEM: "system"}
 _INCOMPLETE: Final = {"max_output_tokens": StopReason.MAX_TOKENS, "content_filter": StopReason.REFUSAL}
 _INCOMPLETE_WORDS: Final = {reason: word for word, reason in _INCOMPLETE.items()}
+_EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 _TIERS: Final = frozenset({"auto", "default", "flex", "scale", "priority", "fast", "ultrafast"})
 _APART: Final = ("input", "instructions", "tools")  # parts of a request that are read one by one
 _BETWEEN: Final = "\n\n"  # what stands between the summaries of one reasoning item when they are shown as one text
@@ -342,7 +343,7 @@ def _written_options(request: Request) -> dict[str, Any]:
         wire["text"] = {"format": _written_format(options.response_format)}
     if options.reasoning is not None:
         effort = options.reasoning.effort or ("none" if options.reasoning.enabled is False else None)
-        if effort is not None:
+        if effort in _EFFORTS:
             wire["reasoning"] = {"effort": effort}
     return wire
 
@@ -375,6 +376,7 @@ def _lost_options(options: Options, wire: dict[str, Any]) -> Iterator[Loss]:
         ("frequency_penalty", options.frequency_penalty),
         ("reasoning.budget_tokens", budget),
         ("service_tier", options.service_tier),
+        ("reasoning", options.reasoning.effort if options.reasoning is not None else None),
     ):
         if value is not None and name not in wire:
             yield Loss("", "", name, NAME, "this API takes no such option")
