@@ -2,7 +2,7 @@
 
     to_wire(messages, tools, options)        the request, and what it cannot carry, each loss logged at WARN
     from_wire_response(response, context)    the answer as a message
-    stream_response(chunks, context)         the answer as events
+    stream_response(chunks)                  the answer as events
     estimate_input_tokens(messages, tools)   how much it will be, roughly
 
 It adds nothing to what a dialect says but names: the model's, the provider's, and the ids that each call goes by.

@@ -1,6 +1,6 @@
 """How a message is written down and read back, and what it hashes to.
 
-    encode(message) -> bytes          deterministic: equal messages give equal bytes, on every machine
+    encode(message) -> bytes          deterministic: equal messages give equal bytes, but for their provider_raw
     decode(bytes) -> Message          strict about what we know, tolerant of what a newer version added
     content_hash, message_hash        SHA-256; neither sees provider_raw
 

@@ -109,7 +109,7 @@ class _Projecting:
 
     def __init__(self, capabilities: AdapterCapabilities, policy: Policy, describe: Describe | None) -> None:
         self._capabilities = capabilities
-        self._policy = policy
+        self.policy = policy
         self._describe = describe
         self.plans: list[BlockPlan] = []
         self.unseen: dict[str, int] = {}  # kinds of media that the model cannot take, and how many
@@ -134,13 +134,13 @@ class _Projecting:
 
     def _in_place_of(self, block: Medium, message_id: str, place: str) -> ContentBlock:
         self.unseen[block.type] = self.unseen.get(block.type, 0) + 1
-        if self._policy == "strict":
+        if self.policy == "strict":
             reason = f"this model takes no {block.type}"
             self.plans.append(BlockPlan(message_id, place, block.type, "left_out", reason))
             return block
         told = (
             self._describe(block)
-            if self._policy == "describe" and self._describe
+            if self.policy == "describe" and self._describe
             else f"[{block.type} ({block.media_type})]"
         )
         self.plans.append(BlockPlan(message_id, place, block.type, "projected", f"as text: {told[:60]}"))
@@ -178,9 +178,8 @@ def _blockers(
     fits: bool,
 ) -> Iterable[str]:
     capabilities, name = adapter.capabilities, adapter.model.id
-    strict = projecting._policy == "strict"
     for kind, count in projecting.unseen.items():
-        if strict:
+        if projecting.policy == "strict":
             yield (
                 f"Cannot swap to {name}: session contains {kind}s that this model can't process. Active model "
                 f"unchanged. There are {count}. Choose a model that takes {kind}s, or swap with policy 'placeholder' "

@@ -92,7 +92,7 @@ class _Mending:
     def __init__(self, messages: tuple[Message, ...]) -> None:
         self.actions: list[Action] = []
         self._taken = {message.id for message in messages}
-        self._taken |= {f"tu_{call.id.removeprefix('tu_')}" for message in messages for _, call in calls_of(message)}
+        self._taken |= {call.id for message in messages for _, call in calls_of(message)}
 
     def note(self, rule: str, message_id: str, what: str) -> None:
         self.actions.append(Action(rule, message_id, what))
@@ -101,9 +101,8 @@ class _Mending:
         """An id for something made for this message: always the same one, and no other's."""
         time_ms = max(0, int(message.created_at.timestamp() * 1000))
         for attempt in itertools.count():
-            made = prefix + derived_ulid(
-                time_ms, message.session_id, message.id, *seeds, *[str(attempt)][: attempt > 0]
-            )
+            again = (str(attempt),) if attempt else ()
+            made = prefix + derived_ulid(time_ms, message.session_id, message.id, *seeds, *again)
             if made not in self._taken:
                 break
         self._taken.add(made)

@@ -263,7 +263,6 @@ def _text_headers(data: bytes) -> dict[str, str]:
     return headers
 
 
-Splitter = SseSplitter | LineSplitter | JsonArraySplitter | AwsSplitter
 SPLITTERS: Final[dict[str, type[Any]]] = {
     "sse": SseSplitter,
     "ndjson": LineSplitter,
