@@ -2,6 +2,7 @@
 
     fold(events) -> Reply           whatever the events are, the reply says truly whether it is finished
     unfold(reply) -> events         the shortest stream that folds to that reply: fold(unfold(x)) == x
+    judged(reply) -> Reply          a reply that came whole, held to the same measure as one that was streamed
 
 Every dialect's stream reader makes these events and every stream writer takes them. A block is named by its ``index``;
 its deltas may interleave with another block's. The input of a tool call travels as raw fragments and is parsed once,
@@ -44,6 +45,7 @@ class MessageStart(Event, frozen=True, tag_field="type", tag="message_start"):
     """The model begins."""
 
     model: str | None = None  # the model that answers, in the provider's words
+    provider_raw: ProviderRaw | None = None  # what the reply's will be, as far as it is known: a hint for writers
 
 
 class TextDelta(Event, frozen=True, tag_field="type", tag="text_delta"):
@@ -69,6 +71,7 @@ class ToolUseStart(Event, frozen=True, tag_field="type", tag="tool_use_start"):
     index: int
     id: str  # canonical id, tu_<ulid>
     name: str
+    provider_raw: ProviderRaw | None = None  # what the call's will be, as far as it is known: a hint for writers
 
 
 class ToolUseInputDelta(Event, frozen=True, tag_field="type", tag="tool_use_input_delta"):
@@ -132,7 +135,7 @@ StreamEvent = (
 
 def unfold(reply: Reply) -> tuple[StreamEvent, ...]:
     """The events that fold to this reply."""
-    events: list[StreamEvent] = [MessageStart(reply.model)]
+    events: list[StreamEvent] = [MessageStart(reply.model, reply.provider_raw)]
     for index, block in enumerate(reply.content):
         events.extend(_block_events(index, block))
     if reply.usage is not None:
@@ -154,7 +157,7 @@ def _block_events(index: int, block: ContentBlock) -> tuple[StreamEvent, ...]:
             return (ThinkingDelta(index, block.text, block.signature, block.provider_raw),)
         case ToolUseBlock():
             return (
-                ToolUseStart(index, block.id, block.name),
+                ToolUseStart(index, block.id, block.name, block.provider_raw),
                 ToolUseInputDelta(index, msgspec.json.encode(block.input).decode()),
                 ToolUseEnd(index, block.provider_raw),
             )
@@ -191,6 +194,41 @@ _UNEXPLAINED: Final = Fault(
     error_class=ErrorClass.SERVER_ERROR,
     retryable=True,
 )
+
+
+_EMPTY: Final = Fault(
+    code="empty_response",
+    message="the model ended properly and said nothing",
+    error_class=ErrorClass.SERVER_ERROR,
+    retryable=True,
+)
+_PROPER_ENDS: Final = (StopReason.END_TURN, StopReason.STOP_SEQUENCE, StopReason.UNKNOWN)
+
+
+def _is_empty(content: Iterable[ContentBlock], stop_reason: StopReason) -> bool:
+    return stop_reason in _PROPER_ENDS and all(isinstance(block, TextBlock) and not block.text for block in content)
+
+
+def _unusable(name: str, *, was_cut: bool) -> Fault:
+    return Fault(
+        code="tool_input_truncated" if was_cut else "tool_input_invalid",
+        message=f"the input of a call of {name!r} cannot be used; it was not made",
+        retryable=True,
+    )
+
+
+def judged(reply: Reply) -> Reply:
+    """A whole reply as ``fold`` would have found it: with a call that cannot be used, or without a word, it failed."""
+    if reply.fault is not None:
+        return reply
+    for block in reply.content:
+        if type(block) is InvalidToolUseBlock:
+            return _failed(reply, _unusable(block.name, was_cut=reply.stop_reason is StopReason.MAX_TOKENS))
+    return _failed(reply, _EMPTY) if _is_empty(reply.content, reply.stop_reason) else reply
+
+
+def _failed(reply: Reply, fault: Fault) -> Reply:
+    return reply.replace(stop_reason=StopReason.ERROR, stop_sequence=None, fault=fault)
 
 
 class _OpenText:
@@ -279,7 +317,7 @@ class _Folding:
             case ToolUseStart(index) | BlockComplete(index):
                 if index in self.blocks:
                     return f"block {index} begins a second time"
-                self.blocks[index] = event.block if isinstance(event, BlockComplete) else _OpenCall(event)
+                self._open(index, event)
             case ToolUseEnd(index, provider_raw):
                 call = self.blocks.get(index)
                 if type(call) is not _OpenCall:
@@ -300,6 +338,14 @@ class _Folding:
             case _:
                 raise TypeError(f"{type(event).__name__} is not a stream event")
         return None
+
+    def _open(self, index: int, event: ToolUseStart | BlockComplete) -> None:
+        if isinstance(event, ToolUseStart):
+            self.blocks[index] = _OpenCall(event)
+            return
+        self.blocks[index] = event.block
+        if isinstance(event.block, InvalidToolUseBlock):
+            self.unusable = self.unusable or event.block
 
     def _take_text(self, delta: TextDelta | ThinkingDelta) -> str | None:
         block = self.blocks.get(delta.index)
@@ -328,7 +374,7 @@ class _Folding:
                 self.blocks[index] = cut
                 self.unusable = self.unusable or cut
         content = tuple(self._closed(self.blocks[index]) for index in sorted(self.blocks))
-        fault = self.fault or self._fault_of_the_end()
+        fault = self.fault or self._fault_of_the_end(content)
         finished = self.end if fault is None else None
         return Reply(
             content=content,
@@ -345,8 +391,8 @@ class _Folding:
             return block.block()
         return block.invalid("the call was cut off") if isinstance(block, _OpenCall) else block
 
-    def _fault_of_the_end(self) -> Fault | None:
-        """What is wrong although no event said so: no end, or a call that cannot be used."""
+    def _fault_of_the_end(self, content: tuple[ContentBlock, ...]) -> Fault | None:
+        """What is wrong although no event said so: no end, nothing said, or a call that cannot be used."""
         if self.end is None:
             return _INCOMPLETE
         if self.end.stop_reason is StopReason.ERROR:
@@ -358,11 +404,6 @@ class _Folding:
             return _violation("a block is missing between the others")
         cut = next((block for block in self.blocks.values() if isinstance(block, _OpenCall)), None)
         if cut is None and self.unusable is None:
-            return None
-        was_cut = cut is not None or self.end.stop_reason is StopReason.MAX_TOKENS
+            return _EMPTY if _is_empty(content, self.end.stop_reason) else None
         name = cut.start.name if cut else self.unusable.name if self.unusable else ""
-        return Fault(
-            code="tool_input_truncated" if was_cut else "tool_input_invalid",
-            message=f"the input of a call of {name!r} cannot be used; it was not made",
-            retryable=True,
-        )
+        return _unusable(name, was_cut=cut is not None or self.end.stop_reason is StopReason.MAX_TOKENS)

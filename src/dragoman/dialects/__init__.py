@@ -1,4 +1,4 @@
-"""Dialects: how each wire is spoken, one file each, all with the same names.
+"""Dialects: how each wire is spoken, one module each (a file, or a folder of them), all with the same names.
 
 | | read (they → us) | write (us → them) |
 |---|---|---|
@@ -9,7 +9,7 @@
 
 Reading and writing for the same dialect gives the same wire again. What the canonical fields cannot say is kept as
 residue, as the difference between what we would have written and what came; see ``parts.residue``. Adding a dialect is
-adding a file here: everything else finds it by itself.
+adding a module here: everything else finds it by itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import ModuleType
 
 def names() -> tuple[str, ...]:
     """Every dialect there is."""
-    return tuple(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
+    return tuple(module.name for module in pkgutil.iter_modules(__path__) if module.name != "parts")
 
 
 def load(name: str) -> ModuleType:

@@ -1,0 +1,76 @@
+"""How a stream goes wrong, and what an HTTP status says: the same for every dialect.
+
+    stream_error(dialect, code, message, **kept)   the event that ends a damaged stream
+    early_end(dialect, head, tail)                 the event for a stream that ended before its message did
+    by_status(status)                              code and class of a failure that only its status explains
+
+The one rule: what arrived is kept, cut to a few kilobytes, and with what looks like a key taken out.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from dragoman.event import StreamError
+from dragoman.exchange import ErrorClass, Fault
+
+HEAD_BYTES: Final = 1024
+_TAIL_BYTES: Final = 4096
+_SECRET: Final = re.compile(
+    r"(?i)(bearer\s+|\b(?:sk|pk|gsk|xai|key)[-_]|api[-_ ]?key[\"']?\s*[:=]\s*[\"']?)[\w.~+/-]{6,}"
+)
+_OF_THE_NETWORK: Final = ("stream_incomplete", "stream_broken")
+
+
+def stream_error(dialect: str, code: str, message: str, **kept: str | None) -> StreamError:
+    """The end of a damaged stream. What was ``kept`` of it stands in ``provider_raw``."""
+    error_class = ErrorClass.NETWORK if code in _OF_THE_NETWORK else ErrorClass.SERVER_ERROR
+    fault = Fault(code=code, message=message, error_class=error_class, retryable=True, provider=dialect)
+    raw = {name: text for name, text in kept.items() if text}
+    return StreamError(fault, {"dialect": dialect, **raw} if raw else None)
+
+
+def early_end(dialect: str, head: bytes | None, tail: bytes) -> StreamError:
+    """Why a stream ended before its message: nothing came, something else than a stream came, or it was cut.
+
+    ``head`` holds the first bytes if no event ever came out of them, ``tail`` those of an unfinished event.
+    """
+    begin = b"" if head is None else head.lstrip()[:1]
+    if head is not None and not begin:
+        return stream_error(dialect, "empty_response", "nothing came")
+    if head is not None and begin in (b"<", b"{"):
+        what = "a page" if begin == b"<" else "a JSON object"
+        return stream_error(dialect, "bad_content_type", f"{what} came instead of a stream", head=redacted(head))
+    kept = tail[:_TAIL_BYTES].decode("utf-8", "replace")
+    return stream_error(dialect, "stream_incomplete", "the stream ended before the message did", tail=kept)
+
+
+def redacted(head: bytes) -> str:
+    """The first kilobyte as text, without what looks like a key."""
+    return _SECRET.sub(r"\1***", head[:HEAD_BYTES].decode("utf-8", "replace"))
+
+
+def by_status(status: int | None) -> tuple[str, ErrorClass]:
+    """What an HTTP status alone says."""
+    match status:
+        case 401:
+            return "unauthorized", ErrorClass.AUTH
+        case 402 | 403:
+            return "forbidden", ErrorClass.AUTH
+        case 404:
+            return "not_found", ErrorClass.INVALID_REQUEST
+        case 408:
+            return "timeout", ErrorClass.NETWORK
+        case 413:
+            return "context_overflow", ErrorClass.CONTEXT_OVERFLOW
+        case 429:
+            return "rate_limited", ErrorClass.RATE_LIMIT
+        case 503 | 529:
+            return "overloaded", ErrorClass.RATE_LIMIT
+        case int() if status >= 500:
+            return "server_error", ErrorClass.SERVER_ERROR
+        case int() if status >= 400:
+            return "invalid_request", ErrorClass.INVALID_REQUEST
+        case _:
+            return "server_error", ErrorClass.OTHER
