@@ -1,0 +1,27 @@
+"""Amazon Bedrock Converse: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html.
+
+Read in November 2026, together with the service model of botocore 1.44. The model stands in the URL. A block is an
+object with one key, its kind. Results stand inside user messages there and are messages of their own here; the two
+sides take turns, so what stands next to each other on one side is written as one message, unless it came apart. Words
+that only some models understand travel in ``additionalModelRequestFields``, and each family of models has its own.
+"""
+
+from __future__ import annotations
+
+from dragoman.dialects.bedrock_converse.error import read_error, write_error
+from dragoman.dialects.bedrock_converse.reply import read_reply, write_reply
+from dragoman.dialects.bedrock_converse.request import read_request, write_request
+from dragoman.dialects.bedrock_converse.stream import stream_reader, stream_writer
+from dragoman.dialects.bedrock_converse.words import NAME
+
+__all__ = [
+    "NAME",
+    "read_error",
+    "read_reply",
+    "read_request",
+    "stream_reader",
+    "stream_writer",
+    "write_error",
+    "write_reply",
+    "write_request",
+]

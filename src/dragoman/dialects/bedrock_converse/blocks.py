@@ -1,0 +1,294 @@
+"""Blocks of Converse both ways, for requests, replies and streams alike.
+
+    read_block(wire, conversation, place) -> ContentBlock      opaque, if it is none that we know
+    written_blocks(blocks, place, lose) -> list                what cannot stand at a place is lost with a reason
+
+The one rule: what is read here is written again as it was, by its residue or as an opaque block.
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from dragoman.dialects.bedrock_converse.words import ALSO_KNOWN_AS, FORMAT_WORDS, FORMATS, NAME
+from dragoman.dialects.parts.conversation import Conversation, an_object
+from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.scalars import text_or_none
+from dragoman.errors import JsonError
+from dragoman.exchange import (
+    Loss,
+)
+from dragoman.ids import AS_IT_IS, spell
+from dragoman.jsontext import OWN, read_json
+from dragoman.message import (
+    AudioBlock,
+    ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    InvalidToolUseBlock,
+    Message,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    VideoBlock,
+)
+
+_MediaBlock = ImageBlock | DocumentBlock | VideoBlock | AudioBlock
+
+Lose = Callable[[str, str], None]  # told what cannot be written (a block's type or an option), and why
+
+
+def losing(losses: list[Loss], message: Message | None = None) -> Lose:
+    session_id, message_id = (message.session_id, message.id) if message is not None else ("", "")
+    return lambda what, reason: losses.append(Loss(session_id, message_id, what, NAME, reason))
+
+
+def _lose_nothing(_what: str, _reason: str) -> None:
+    """For what was read from this wire, and so can be written to it."""
+
+
+def object_of(text: str) -> dict[str, Any] | None:
+    try:
+        value = read_json(text, OWN)
+    except JsonError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+# The kinds of blocks that are ours to read, by where they stand; what belongs elsewhere stays what it is.
+_PLACES: Final = {
+    "system": ("text",),
+    "message": ("text", "citationsContent", "toolUse", "reasoningContent", "image", "document", "video", "audio"),
+    "result": ("text", "json", "image", "document", "video"),
+}
+
+
+def read_block(wire: dict[str, Any], conversation: Conversation, place: str = "message") -> ContentBlock:
+    """A block as we know it, with what is left over; else the whole of it, opaque."""
+    known = _known_block({key: wire[key] for key in _PLACES[place] if key in wire}, conversation)
+    if known is None:
+        return OpaqueBlock(NAME, wire)
+    block, notes = known
+    natural = natural_block(block, notes)
+    return block.replace(provider_raw=noted(NAME, natural, wire, **notes))
+
+
+def _known_block(wire: dict[str, Any], conversation: Conversation) -> tuple[ContentBlock, dict[str, Any]] | None:
+    """The block, and what we have to note about its form. Reasoning is noted as our own: only then it is replayed."""
+    match wire:
+        case {"text": str(text)}:
+            return TextBlock(text), {} if text else {"form": "empty"}
+        case {"citationsContent": {"content": [{"text": str(text)}]}}:
+            return TextBlock(text), {"form": "citations"}
+        case {"json": value}:
+            return TextBlock(compact(value)), {"form": "json"}
+        case {"toolUse": {"toolUseId": str(provider_id), "name": str(name), "input": dict(value)} as call}:
+            if call.get("type") == "server_tool_use":
+                return None  # it ran there: nobody may run it here
+            call_id = conversation.call_id(provider_id)
+            return ToolUseBlock(call_id, name, value), id_note(provider_id, call_id)
+        case {"reasoningContent": {"reasoningText": {"text": str(text)} as said}}:
+            return ThinkingBlock(text, text_or_none(said.get("signature"))), {"own": True}
+        case {"reasoningContent": {"redactedContent": str(data)}}:
+            return RedactedThinkingBlock(data), {"own": True}
+        case _:
+            return _read_media(wire)
+
+
+def id_note(provider_id: str, call_id: str) -> dict[str, Any]:
+    return {"id": provider_id} if provider_id != call_id else {}
+
+
+def _read_media(wire: dict[str, Any]) -> tuple[ContentBlock, dict[str, Any]] | None:
+    kind = next((kind for kind in FORMATS if isinstance(wire.get(kind), dict)), None)
+    if kind is None:
+        return None
+    media: dict[str, Any] = wire[kind]
+    default = "txt" if kind == "document" else ""
+    media_type = FORMATS[kind].get(str(media.get("format", default)))
+    source, notes = _read_source(kind, media.get("source"))
+    if media_type is None or source is None:
+        return None
+    match kind:
+        case "image":
+            return ImageBlock(source, media_type), notes
+        case "video":
+            return VideoBlock(source, media_type), notes
+        case "audio":
+            return AudioBlock(source, media_type), notes
+        case _:
+            return DocumentBlock(source, media_type, text_or_none(media.get("name"))), notes
+
+
+def _read_source(kind: str, source: Any) -> tuple[ImageSource | None, dict[str, Any]]:
+    """Where the bytes are. A document may also be text, whole or in chunks; we keep where the chunks were cut."""
+    match source:
+        case {"bytes": str(data)}:
+            return ImageSource("base64", data), {}
+        case {"s3Location": {"uri": str(uri)}} if uri.startswith("s3://"):
+            return ImageSource("url", uri), {}
+        case {"text": str(text)} if kind == "document":
+            return ImageSource("base64", _base64(text)), {"form": "text"}
+        case {"content": [*chunks]} if kind == "document" and chunks and all(_is_text(chunk) for chunk in chunks):
+            texts = [chunk["text"] for chunk in chunks]
+            return ImageSource("base64", _base64("\n".join(texts))), {"form": "chunks", "cuts": [*map(len, texts)]}
+        case _:
+            return None, {}
+
+
+def _is_text(chunk: Any) -> bool:
+    return isinstance(chunk, dict) and set(chunk) == {"text"} and isinstance(chunk["text"], str)
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
+
+
+def read_result(wire: dict[str, Any], item: dict[str, Any], conversation: Conversation) -> ToolResultBlock:
+    blocks = [read_block(an_object(block, "toolResult.content"), conversation, "result") for block in wire["content"]]
+    tool_use_id = conversation.answered_id(wire["toolUseId"])
+    notes = id_note(wire["toolUseId"], tool_use_id)
+    result = ToolResultBlock(tool_use_id, tuple(blocks), wire.get("status") == "error")
+    return result.replace(provider_raw=noted(NAME, natural_block(result, notes), item, **notes))
+
+
+def written_blocks(blocks: Iterable[ContentBlock], place: str, lose: Lose) -> list[dict[str, Any]]:
+    wire = []
+    for block in blocks:
+        reason = _cannot_say(block, place)
+        if reason is not None:
+            lose(block.type, reason)
+        elif not _is_blank(block):
+            wire.append(_written_block(block, lose))
+    return wire
+
+
+def _is_blank(block: ContentBlock) -> bool:
+    """Whether it is a text that says nothing: this API refuses it, unless it said so itself."""
+    return isinstance(block, TextBlock) and not block.text and "form" not in notes_of(block.provider_raw, NAME)
+
+
+def _cannot_say(block: ContentBlock, place: str) -> str | None:
+    """Why this wire cannot carry a block at a place; ``None`` if it can."""
+    match block:
+        case OpaqueBlock(dialect=dialect):
+            return None if dialect == NAME else f"a block that only {dialect} understands"
+        case TextBlock():
+            return None
+        case _ if place == "system":
+            return "a system prompt is text here"
+        case ThinkingBlock(provider_raw=raw) | RedactedThinkingBlock(provider_raw=raw):
+            return None if notes_of(raw, NAME) else "reasoning of another origin"
+        case ImageBlock() | DocumentBlock() | VideoBlock() | AudioBlock():
+            if isinstance(block, AudioBlock) and place == "result":
+                return "a result has no sound here"
+            return _cannot_say_media(block)
+        case ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock() if place == "message":
+            return None
+        case _:
+            return "this API takes no such block"
+
+
+def _cannot_say_media(block: _MediaBlock) -> str | None:
+    source = block.source
+    if source.kind == "file_ref" or (source.kind == "url" and not source.data.startswith("s3://")):
+        return "this API takes bytes and S3 objects only"
+    return None if _format_word(block) is not None else f"this API takes no {block.media_type}"
+
+
+def _format_word(block: _MediaBlock) -> str | None:
+    media_type = block.media_type.partition(";")[0].strip().lower()
+    word = FORMAT_WORDS[block.type].get(media_type) or ALSO_KNOWN_AS.get(media_type)
+    if word is None and block.type == "document" and media_type.startswith("text/"):
+        return "txt"
+    return word if word in FORMATS[block.type] else None
+
+
+def _written_block(block: ContentBlock, lose: Lose = _lose_nothing) -> dict[str, Any]:
+    notes = notes_of(getattr(block, "provider_raw", None), NAME)
+    made: dict[str, Any] = restored(natural_block(block, notes, lose), notes.get("residue"))
+    return made
+
+
+def natural_block(block: ContentBlock, notes: Mapping[str, Any], lose: Lose = _lose_nothing) -> dict[str, Any]:
+    """What we would write for a block, in the form that was noted about it, if any."""
+    match block:
+        case TextBlock(text):
+            return _natural_text(text, notes.get("form"))
+        case ToolUseBlock(call_id, name, value):
+            return {"toolUse": {"toolUseId": notes.get("id") or spell(call_id, AS_IT_IS), "name": name, "input": value}}
+        case InvalidToolUseBlock(call_id, name, input_text):
+            value = {"invalid_input": input_text}
+            return {"toolUse": {"toolUseId": notes.get("id") or spell(call_id, AS_IT_IS), "name": name, "input": value}}
+        case ToolResultBlock(call_id, content, is_error):
+            result: dict[str, Any] = {"toolUseId": notes.get("id") or spell(call_id, AS_IT_IS)}
+            result["content"] = written_blocks(content, "result", lose)
+            return {"toolResult": {**result, "status": "error"} if is_error else result}
+        case ThinkingBlock(text, signature):
+            signed = {"signature": signature} if signature is not None else {}
+            return {"reasoningContent": {"reasoningText": {"text": text, **signed}}}
+        case RedactedThinkingBlock(data):
+            return {"reasoningContent": {"redactedContent": data}}
+        case ImageBlock() | VideoBlock() | AudioBlock() | DocumentBlock():
+            media: dict[str, Any] = {"format": _format_word(block), "source": _natural_source(block.source, notes)}
+            if isinstance(block, DocumentBlock):
+                media["name"] = _document_name(block)
+            return {block.type: media}
+        case OpaqueBlock(wire=wire):
+            return wire
+        case _:
+            return {"text": f"[{block.type}]"}
+
+
+def _natural_text(text: str, form: str | None) -> dict[str, Any]:
+    if form == "citations":
+        return {"citationsContent": {"content": [{"text": text}]}}
+    if form == "json":
+        try:
+            return {"json": read_json(text, OWN)}
+        except JsonError:
+            pass  # somebody wrote something else into it
+    return {"text": text}
+
+
+def _natural_source(source: ImageSource, notes: Mapping[str, Any]) -> dict[str, Any]:
+    if source.kind == "url":
+        return {"s3Location": {"uri": source.data}}
+    form = notes.get("form")
+    if form in ("text", "chunks"):
+        try:
+            text = base64.b64decode(source.data, validate=True).decode("utf-8", "surrogatepass")
+        except (binascii.Error, UnicodeDecodeError):
+            return {"bytes": source.data}
+        if form == "text":
+            return {"text": text}
+        return {"content": [{"text": chunk} for chunk in _chunks(text, notes.get("cuts", ()))]}
+    return {"bytes": source.data}
+
+
+def _chunks(text: str, cuts: Iterable[int]) -> list[str]:
+    """The text as it was cut; in one piece, if it has become another text."""
+    chunks, at = [], 0
+    for length in cuts:
+        chunks.append(text[at : at + length])
+        at += length + 1
+    return chunks if "\n".join(chunks) == text else [text]
+
+
+def _document_name(block: DocumentBlock) -> str:
+    """This API demands a name, takes few signs for it, and refuses two equal ones."""
+    name = re.sub(r"[^A-Za-z0-9 \-()\[\]]+", "-", block.name or "")
+    name = re.sub(r" +", " ", name).strip()[:200]
+    return name or "document-" + hashlib.sha256(block.source.data.encode("utf-8", "surrogatepass")).hexdigest()[:8]

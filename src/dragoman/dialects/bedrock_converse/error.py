@@ -1,0 +1,99 @@
+"""Failures that Bedrock tells of, both ways.
+
+The one rule: a failure is known by its name; the status counts only where there is none.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.dialects.bedrock_converse.words import NAME
+from dragoman.dialects.parts.headers import retry_after_s
+from dragoman.exchange import (
+    ErrorClass,
+    Fault,
+    Written,
+)
+
+# The first kind of a code is the one that we write.
+_ERROR_TYPES: Final = {
+    "ThrottlingException": ("rate_limited", ErrorClass.RATE_LIMIT),
+    "TooManyRequestsException": ("rate_limited", ErrorClass.RATE_LIMIT),
+    "ServiceQuotaExceededException": ("rate_limited", ErrorClass.RATE_LIMIT),
+    "ModelNotReadyException": ("overloaded", ErrorClass.RATE_LIMIT),
+    "UnrecognizedClientException": ("unauthorized", ErrorClass.AUTH),
+    "ExpiredTokenException": ("unauthorized", ErrorClass.AUTH),
+    "InvalidSignatureException": ("unauthorized", ErrorClass.AUTH),
+    "IncompleteSignatureException": ("unauthorized", ErrorClass.AUTH),
+    "MissingAuthenticationTokenException": ("unauthorized", ErrorClass.AUTH),
+    "AccessDeniedException": ("forbidden", ErrorClass.AUTH),
+    "ResourceNotFoundException": ("not_found", ErrorClass.INVALID_REQUEST),
+    "ValidationException": ("invalid_request", ErrorClass.INVALID_REQUEST),
+    "ConflictException": ("invalid_request", ErrorClass.INVALID_REQUEST),
+    "ModelTimeoutException": ("timeout", ErrorClass.NETWORK),
+    "InternalServerException": ("server_error", ErrorClass.SERVER_ERROR),
+    "ServiceUnavailableException": ("server_error", ErrorClass.SERVER_ERROR),
+    "ModelErrorException": ("server_error", ErrorClass.SERVER_ERROR),
+    "ModelStreamErrorException": ("server_error", ErrorClass.SERVER_ERROR),
+}
+_RETRYABLE: Final = frozenset({ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK})
+_TOO_LONG: Final = ("too long", "tokens exceed", "exceeds maximum length", "context length", "context window")
+
+
+def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
+    """What went wrong on the other side. Its name stands in a header, or in the body of older services."""
+    if isinstance(body, bytes | str):
+        try:
+            body = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            body = None
+    said = body if isinstance(body, dict) else {}
+    known = {name.lower(): value for name, value in headers.items()}
+    kind = str(known.get("x-amzn-errortype") or said.get("__type") or said.get("code") or "")
+    kind = kind.partition(":")[0].rpartition("#")[2]  # com.amazon.coral.service#Kind, Kind:http://…
+    message = str(said.get("message") or said.get("Message") or "no message")
+    code, error_class = _ERROR_TYPES.get(kind, _by_status(status))
+    if error_class is ErrorClass.INVALID_REQUEST and any(sign in message.lower() for sign in _TOO_LONG):
+        code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
+    return Fault(
+        code=code,
+        message=message,
+        error_class=error_class,
+        retryable=error_class in _RETRYABLE,
+        retry_after_s=retry_after_s(headers),
+        status=status,
+        provider=NAME,
+        provider_code=kind or None,
+        request_id=known.get("x-amzn-requestid"),
+    )
+
+
+def _by_status(status: int | None) -> tuple[str, ErrorClass]:
+    match status:
+        case 401:
+            return "unauthorized", ErrorClass.AUTH
+        case 403:
+            return "forbidden", ErrorClass.AUTH
+        case 404:
+            return "not_found", ErrorClass.INVALID_REQUEST
+        case 408:
+            return "timeout", ErrorClass.NETWORK
+        case 413:
+            return "context_overflow", ErrorClass.CONTEXT_OVERFLOW
+        case 424:  # the model failed, not the request
+            return "server_error", ErrorClass.SERVER_ERROR
+        case 429:
+            return "rate_limited", ErrorClass.RATE_LIMIT
+        case int() if 400 <= status < 500:
+            return "invalid_request", ErrorClass.INVALID_REQUEST
+        case _:
+            return "server_error", ErrorClass.SERVER_ERROR
+
+
+def write_error(fault: Fault) -> Written:
+    """The fault as this API says it. ``__type`` belongs into ``x-amzn-errortype``; the SDKs read it here as well."""
+    kinds = {code: kind for kind, (code, _) in reversed(_ERROR_TYPES.items())}
+    kinds["context_overflow"] = "ValidationException"
+    kind = fault.provider_code if fault.provider_code in _ERROR_TYPES else kinds.get(fault.code)
+    return Written({"__type": kind or "InternalServerException", "message": fault.message})

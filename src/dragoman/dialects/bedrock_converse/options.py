@@ -1,0 +1,193 @@
+"""How Converse is told to answer: beside the messages, and in the words of each family of models.
+
+The one rule: an option that did not find its way into the wire is a loss with its name.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.dialects.bedrock_converse.blocks import Lose, compact, object_of
+from dragoman.dialects.bedrock_converse.words import CHOICE_WORDS, NAME, TIERS
+from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
+from dragoman.exchange import (
+    OpaqueTool,
+    Options,
+    Reasoning,
+    Request,
+    ResponseFormat,
+    ToolChoice,
+)
+
+
+def fields_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What is passed on to the model as it is, in the words of its family."""
+    fields = body.get("additionalModelRequestFields")
+    return fields if isinstance(fields, dict) else {}
+
+
+def read_options(body: dict[str, Any]) -> Options:
+    inference, tier = body.get("inferenceConfig"), body.get("serviceTier")
+    inference = inference if isinstance(inference, dict) else {}
+    fields = fields_of(body)
+    nova = fields.get("inferenceConfig")
+    return Options(
+        max_output_tokens=integer_or_none(inference.get("maxTokens")),
+        temperature=number_or_none(inference.get("temperature")),
+        top_p=number_or_none(inference.get("topP")),
+        top_k=integer_or_none(nova.get("topK") if isinstance(nova, dict) else fields.get("top_k")),
+        stop_sequences=texts_of(inference.get("stopSequences")),
+        tool_choice=_read_choice(body.get("toolConfig")),
+        response_format=_read_format(body.get("outputConfig")),
+        reasoning=_read_reasoning(fields),
+        service_tier=text_or_none(tier.get("type")) if isinstance(tier, dict) else None,
+    )
+
+
+def _read_choice(config: Any) -> ToolChoice | None:
+    match config:
+        case {"toolChoice": {"tool": {"name": str(name)}}}:
+            return ToolChoice("tool", name)
+        case {"toolChoice": {"any": dict()}}:
+            return ToolChoice("required")
+        case {"toolChoice": {"auto": dict()}}:
+            return ToolChoice("auto")
+        case _:
+            return None
+
+
+def _read_format(config: Any) -> ResponseFormat | None:
+    match config:
+        case {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": {"schema": str(text)} as asked}}}:
+            schema = object_of(text)
+            return None if schema is None else ResponseFormat("json_schema", schema, text_or_none(asked.get("name")))
+        case _:
+            return None
+
+
+def family_of_fields(fields: dict[str, Any]) -> str | None:
+    """Whose words these are."""
+    for key, family in (
+        ("reasoning_config", "anthropic_early"),
+        ("thinking", "anthropic"),
+        ("output_config", "anthropic"),
+        ("top_k", "anthropic"),
+        ("reasoningConfig", "nova"),
+        ("inferenceConfig", "nova"),
+        ("reasoning_effort", "openai"),
+    ):
+        if key in fields:
+            return family
+    return None
+
+
+def _family_of_model(model: str | None) -> str | None:
+    """Whose words a model understands, by its id; an ARN of one's own does not tell."""
+    for part, family in (("anthropic.", "anthropic"), ("amazon.nova", "nova"), ("openai.", "openai")):
+        if model is not None and part in model:
+            return family
+    return None
+
+
+def _read_reasoning(fields: dict[str, Any]) -> Reasoning | None:
+    switches = {"enabled": True, "adaptive": True, "disabled": False}
+    match fields:
+        case {"thinking": dict(asked)} | {"reasoning_config": dict(asked)}:
+            config = fields.get("output_config")
+            return Reasoning(
+                enabled=switches.get(str(asked.get("type"))),
+                effort=text_or_none(config.get("effort")) if isinstance(config, dict) else None,
+                budget_tokens=integer_or_none(asked.get("budget_tokens")),
+            )
+        case {"output_config": {"effort": str(effort)}} | {"reasoning_effort": str(effort)}:
+            return Reasoning(effort=effort)
+        case {"reasoningConfig": dict(asked)}:
+            return Reasoning(
+                enabled=switches.get(str(asked.get("type"))), effort=text_or_none(asked.get("maxReasoningEffort"))
+            )
+        case _:
+            return None
+
+
+def natural_top(request: Request, notes: Mapping[str, Any]) -> dict[str, Any]:
+    """What we would write beside the messages, the system prompt and the list of tools."""
+    options = request.options
+    wire: dict[str, Any] = {"modelId": request.model} if notes.get("named") and request.model is not None else {}
+    inference = {
+        "maxTokens": options.max_output_tokens,
+        "temperature": options.temperature,
+        "topP": options.top_p,
+        "stopSequences": list(options.stop_sequences) or None,
+    }
+    if any(value is not None for value in inference.values()):
+        wire["inferenceConfig"] = {key: value for key, value in inference.items() if value is not None}
+    if any(not isinstance(tool, OpaqueTool) or tool.dialect == NAME for tool in request.tools):
+        wire["toolConfig"] = _natural_choice(options.tool_choice)
+    asked = options.response_format
+    if asked is not None and asked.kind == "json_schema" and asked.json_schema is not None:
+        schema = {"schema": compact(asked.json_schema), **({"name": asked.name} if asked.name is not None else {})}
+        wire["outputConfig"] = {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": schema}}}
+    if options.service_tier in TIERS:
+        wire["serviceTier"] = {"type": options.service_tier}
+    fields = _natural_fields(options, notes.get("family") or _family_of_model(request.model))
+    return {**wire, "additionalModelRequestFields": fields} if fields else wire
+
+
+def _natural_choice(choice: ToolChoice | None) -> dict[str, Any]:
+    if choice is None or choice.mode not in CHOICE_WORDS:
+        return {}
+    return {"toolChoice": {CHOICE_WORDS[choice.mode]: {"name": choice.name} if choice.mode == "tool" else {}}}
+
+
+def _natural_fields(options: Options, family: str | None) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    reasoning = options.reasoning or Reasoning()
+    says_more = reasoning.enabled is not None or reasoning.budget_tokens is not None
+    match family:
+        case "anthropic" | "anthropic_early":
+            if says_more:
+                fields["thinking" if family == "anthropic" else "reasoning_config"] = _natural_thinking(reasoning)
+            if reasoning.effort is not None:
+                fields["output_config"] = {"effort": reasoning.effort}
+            if options.top_k is not None:
+                fields["top_k"] = options.top_k
+        case "nova":
+            if says_more or reasoning.effort is not None:
+                kind = "disabled" if reasoning.enabled is False else "enabled"
+                effort = {"maxReasoningEffort": reasoning.effort} if reasoning.effort is not None else {}
+                fields["reasoningConfig"] = {"type": kind, **effort}
+            if options.top_k is not None:
+                fields["inferenceConfig"] = {"topK": options.top_k}
+        case "openai" if reasoning.effort is not None:
+            fields["reasoning_effort"] = reasoning.effort
+    return fields
+
+
+def _natural_thinking(reasoning: Reasoning) -> dict[str, Any]:
+    if reasoning.enabled is False:
+        return {"type": "disabled"}
+    if reasoning.budget_tokens is not None:
+        return {"type": "enabled", "budget_tokens": reasoning.budget_tokens}
+    return {"type": "adaptive"}
+
+
+def lose_options(request: Request, wire: dict[str, Any], lose: Lose) -> None:
+    """Name every option that did not find its way into the wire."""
+    options, fields = request.options, fields_of(wire)
+    for name in ("seed", "presence_penalty", "frequency_penalty", "parallel_tool_calls", "user"):
+        if getattr(options, name) is not None:
+            lose(name, "this API has no such option")
+    if options.tool_choice is not None and "toolChoice" not in wire.get("toolConfig", {}):
+        if options.tool_choice.mode == "none":
+            lose("tool_choice", "this API cannot forbid the use of tools")
+        elif options.tool_choice.mode != "auto":
+            lose("tool_choice", "there is no tool to choose")
+    asked = options.response_format
+    if asked is not None and asked.kind != "text" and "outputConfig" not in wire:
+        lose("response_format", "this API only takes a JSON schema")
+    if options.service_tier is not None and "serviceTier" not in wire:
+        lose("service_tier", f"this API has no tier {options.service_tier!r}")
+    said = {key for key in fields if key not in ("top_k", "inferenceConfig")}
+    if options.reasoning is not None and options.reasoning != Reasoning() and not said:
+        lose("reasoning", "how this model is told to reason is not known")
+    if options.top_k is not None and not fields.keys() & {"top_k", "inferenceConfig"}:
+        lose("top_k", "how this model is told is not known")

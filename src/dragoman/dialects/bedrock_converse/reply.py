@@ -1,0 +1,120 @@
+"""Whole answers of Converse, both ways, and what they consumed.
+
+The one rule: written again, an answer is what came, also where we find that it failed.
+"""
+
+from typing import Any
+
+from dragoman.dialects.bedrock_converse.blocks import losing, read_block, written_blocks
+from dragoman.dialects.bedrock_converse.words import MALFORMED, NAME, STOP_REASONS, STOP_WORDS, TIERS
+from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.scalars import count_of, text_or_none
+from dragoman.exchange import (
+    ErrorClass,
+    Fault,
+    Loss,
+    Reply,
+    StopReason,
+    Written,
+)
+from dragoman.message import (
+    TokenUsage,
+)
+
+
+def read_reply(wire: Any) -> Reply:
+    """An answer as Converse gives it."""
+    body = an_object(wire, "$")
+    output = an_object(body.get("output"), "$.output")
+    message = an_object(output.get("message"), "$.output.message")
+    conversation = Conversation()
+    items = enumerate(a_list(message.get("content"), "$.output.message.content"))
+    content = [read_block(an_object(item, f"$.output.message.content[{at}]"), conversation) for at, item in items]
+    word, fields = str(body.get("stopReason")), body.get("additionalModelResponseFields")
+    fault = _fault_of_word(word)
+    reply = Reply(
+        content=tuple(content),
+        stop_reason=STOP_REASONS.get(word, StopReason.UNKNOWN) if fault is None else StopReason.ERROR,
+        stop_sequence=text_or_none(fields.get("stop_sequence")) if isinstance(fields, dict) and fault is None else None,
+        usage=read_usage(body),
+        fault=fault,
+    )
+    said = {key: value for key, value in message.items() if key != "content"}
+    rest = {**body, "output": {**output, "message": said}}
+    return reply.replace(provider_raw=noted(NAME, _natural_reply(reply), rest))
+
+
+def write_reply(reply: Reply) -> Written:
+    """An answer as Converse gives it, and what it cannot say."""
+    losses: list[Loss] = []
+    content = written_blocks(reply.content, "message", losing(losses))
+    wire = restored(_natural_reply(reply), notes_of(reply.provider_raw, NAME).get("residue"))
+    wire["output"]["message"]["content"] = content
+    return Written(wire, tuple(losses))
+
+
+def _fault_of_word(word: str) -> Fault | None:
+    """Some words for why a model stopped say that it failed."""
+    if word not in MALFORMED:
+        return None
+    return Fault(
+        code=MALFORMED[word],
+        message=f"the model ended with {word}",
+        error_class=ErrorClass.SERVER_ERROR,
+        retryable=True,
+        provider=NAME,
+        provider_code=word,
+    )
+
+
+def _natural_reply(reply: Reply) -> dict[str, Any]:
+    word = STOP_WORDS.get(reply.stop_reason, "end_turn")
+    if reply.fault is not None:
+        word = reply.fault.provider_code if reply.fault.provider_code in MALFORMED else "malformed_model_output"
+    usage = reply.usage or TokenUsage(input_tokens=0, output_tokens=0)
+    wire: dict[str, Any] = {"output": {"message": {"role": "assistant"}}, "stopReason": word}
+    if reply.stop_sequence is not None:
+        wire["additionalModelResponseFields"] = {"stop_sequence": reply.stop_sequence}
+    wire["usage"] = _natural_usage(usage)
+    wire["metrics"] = {"latencyMs": 0}  # demanded; nobody measured it
+    if usage.service_tier in TIERS:
+        wire["serviceTier"] = {"type": usage.service_tier}
+    return wire
+
+
+def read_usage(body: dict[str, Any]) -> TokenUsage | None:
+    """What it consumed. The input of this wire leaves out what was read from, or written to, a cache."""
+    usage, tier = body.get("usage"), body.get("serviceTier")
+    if not isinstance(usage, dict):
+        return None
+    details = usage.get("cacheDetails")
+    hour = [item for item in details if _is_for_an_hour(item)] if isinstance(details, list) else []
+    return TokenUsage(
+        input_tokens=count_of(usage.get("inputTokens")),
+        output_tokens=count_of(usage.get("outputTokens")),
+        cached_input_tokens=count_of(usage.get("cacheReadInputTokens")),
+        cache_creation_input_tokens=count_of(usage.get("cacheWriteInputTokens")),
+        cache_creation_1h_input_tokens=sum(count_of(item.get("inputTokens")) for item in hour),
+        service_tier=text_or_none(tier.get("type")) if isinstance(tier, dict) else None,
+    )
+
+
+def _is_for_an_hour(item: Any) -> bool:
+    return isinstance(item, dict) and item.get("ttl") == "1h"
+
+
+def _natural_usage(usage: TokenUsage) -> dict[str, Any]:
+    read, written = usage.cached_input_tokens, usage.cache_creation_input_tokens
+    wire: dict[str, Any] = {
+        "inputTokens": usage.input_tokens,
+        "outputTokens": usage.output_tokens,
+        "totalTokens": usage.input_tokens + usage.output_tokens + read + written,
+    }
+    if read or written:
+        wire.update(cacheReadInputTokens=read, cacheWriteInputTokens=written)
+    hour = usage.cache_creation_1h_input_tokens
+    if hour:
+        rest = [{"ttl": "5m", "inputTokens": written - hour}] if written > hour else []
+        wire["cacheDetails"] = [{"ttl": "1h", "inputTokens": hour}, *rest]
+    return wire

@@ -1,0 +1,181 @@
+"""Requests of Converse, both ways.
+
+Results stand inside user messages there and are messages of their own here. The one rule: the two sides take turns, so
+what stands next to each other on one side is written as one message, unless it came apart.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from dragoman.dialects.bedrock_converse.blocks import losing, read_block, read_result, written_blocks
+from dragoman.dialects.bedrock_converse.options import (
+    family_of_fields,
+    fields_of,
+    lose_options,
+    natural_top,
+    read_options,
+)
+from dragoman.dialects.bedrock_converse.words import NAME
+from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
+from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.scalars import text_or_none
+from dragoman.errors import FormatError
+from dragoman.exchange import (
+    Loss,
+    OpaqueTool,
+    Request,
+    SideEffects,
+    ToolDefinition,
+    Written,
+)
+from dragoman.message import (
+    Message,
+    Role,
+)
+
+
+def read_request(wire: Any) -> Request:
+    """A request as Converse takes it; the model is there only if the caller put ``modelId`` into it."""
+    body = an_object(wire, "$")
+    conversation = Conversation()
+    system = a_list(body.get("system", []), "$.system")
+    if system:
+        items = (an_object(item, f"$.system[{index}]") for index, item in enumerate(system))
+        conversation.add(Role.SYSTEM, [read_block(item, conversation, "system") for item in items])
+    for index, message in enumerate(a_list(body.get("messages", []), "$.messages")):
+        _read_message(an_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", conversation)
+    config = an_object(body.get("toolConfig", {}), "$.toolConfig")
+    tools = a_list(config.get("tools", []), "$.toolConfig.tools")
+    request = Request(
+        model=text_or_none(body.get("modelId")),
+        messages=tuple(conversation.messages),
+        tools=tuple(_read_tool(an_object(tool, f"$.toolConfig.tools[{index}]")) for index, tool in enumerate(tools)),
+        options=read_options(body),
+    )
+    notes = {
+        "family": family_of_fields(fields_of(body)),
+        "named": True if request.model is not None else None,
+        "empty": [key for key in ("messages", "system") if body.get(key) == []] or None,
+        "no_tools": True if config.get("tools") == [] else None,
+    }
+    rest = {key: value for key, value in body.items() if key not in ("messages", "system")}
+    if "toolConfig" in rest:
+        rest["toolConfig"] = {key: value for key, value in config.items() if key != "tools"}
+    return request.replace(provider_raw=noted(NAME, natural_top(request, notes), rest, **notes))
+
+
+def write_request(request: Request) -> Written:
+    """The request as Converse takes it, and what it cannot take. The model belongs into the URL."""
+    request = with_ids_of_calls(request, NAME)
+    losses: list[Loss] = []
+    notes = notes_of(request.provider_raw, NAME)
+    top = restored(natural_top(request, notes), notes.get("residue"))
+    system = [block for message in request.messages for block in _written_system(message, losses)]
+    messages = _written_messages(request.messages, losses)
+    tools = [written for tool in request.tools if (written := _written_tool(tool, losses)) is not None]
+    empty = notes.get("empty", ())
+    wire: dict[str, Any] = {}
+    if messages or "messages" in empty:
+        wire["messages"] = messages
+    if system or "system" in empty:
+        wire["system"] = system
+    wire.update(top)
+    if tools or (notes.get("no_tools") and "toolConfig" in top):
+        wire["toolConfig"] = {"tools": tools, **top.get("toolConfig", {})}
+    lose_options(request, wire, losing(losses))
+    return Written(wire, tuple(losses))
+
+
+def _written_system(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
+    """System prompts stand beside the list, wherever they stood."""
+    if message.role is not Role.SYSTEM:
+        return []
+    return written_blocks(message.content, "system", losing(losses, message))
+
+
+def _read_message(wire: dict[str, Any], where: str, conversation: Conversation) -> None:
+    role = wire.get("role")
+    if role not in ("user", "assistant"):
+        raise FormatError(f"a role is user or assistant, not {role!r}", where=f"{where}.role")
+    items = [
+        an_object(item, f"{where}.content[{index}]")
+        for index, item in enumerate(a_list(wire.get("content"), f"{where}.content"))
+    ]
+    extra = {key: value for key, value in wire.items() if key not in ("role", "content")}
+    notes: dict[str, Any] = {"set": extra} if extra else {}
+    if not items:
+        notes["form"] = "empty"
+    if conversation.messages and _side(conversation.messages[-1]) == role:
+        notes["joined"] = False
+    for kind, group in _groups(items, role):
+        raw = {"dialect": NAME, **notes} if notes else None
+        notes = {}
+        if kind == "tool":
+            result = read_result(group[0]["toolResult"], group[0], conversation)
+            conversation.add(Role.TOOL, [result], raw, answers=result.tool_use_id)
+        else:
+            conversation.add(Role(role), [read_block(item, conversation) for item in group], raw)
+
+
+def _groups(items: list[dict[str, Any]], role: str) -> list[tuple[str, list[dict[str, Any]]]]:
+    """A user message is cut where results begin and end; each result is a group of its own."""
+    groups: list[tuple[str, list[dict[str, Any]]]] = []
+    for item in items:
+        match item:
+            case {"toolResult": {"toolUseId": str(), "content": list()}} if role == "user":
+                groups.append(("tool", [item]))
+            case _ if groups and groups[-1][0] != "tool":
+                groups[-1][1].append(item)
+            case _:
+                groups.append((role, [item]))
+    return groups or [(role, [])]
+
+
+def _side(message: Message) -> str:
+    """Who speaks, for a wire that knows two sides only."""
+    if message.role is Role.SYSTEM:
+        return "system"
+    return "assistant" if message.role is Role.ASSISTANT else "user"
+
+
+def _written_messages(messages: Iterable[Message], losses: list[Loss]) -> list[dict[str, Any]]:
+    """The two sides take turns, but for messages that came apart from the one before."""
+    wire: list[dict[str, Any]] = []
+    for message in messages:
+        side, notes = _side(message), notes_of(message.metadata.provider_raw, NAME)
+        if side == "system":
+            continue
+        blocks = written_blocks(message.content, "message", losing(losses, message))
+        if not blocks and (message.content or notes.get("form") != "empty"):
+            continue  # nothing of it can be said here; the losses name it
+        if wire and wire[-1]["role"] == side and notes.get("joined") is not False:
+            wire[-1]["content"].extend(blocks)
+        else:
+            wire.append({"role": side, "content": blocks, **notes.get("set", {})})
+    return wire
+
+
+def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
+    match wire:
+        case {"toolSpec": {"name": str(name), "inputSchema": {"json": dict(schema)}} as spec}:
+            tool = ToolDefinition(name, text_or_none(spec.get("description")) or "", schema, SideEffects.EXECUTE)
+            return tool.replace(provider_raw=noted(NAME, _natural_tool(tool), wire))
+        case _:
+            return OpaqueTool(NAME, wire)
+
+
+def _natural_tool(tool: ToolDefinition) -> dict[str, Any]:
+    spec: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        spec["description"] = tool.description
+    return {"toolSpec": {**spec, "inputSchema": {"json": tool.input_schema}}}
+
+
+def _written_tool(tool: ToolDefinition | OpaqueTool, losses: list[Loss]) -> dict[str, Any] | None:
+    if isinstance(tool, OpaqueTool):
+        if tool.dialect == NAME:
+            return tool.wire
+        losses.append(Loss("", "", "tool", NAME, f"a tool that only {tool.dialect} understands"))
+        return None
+    made: dict[str, Any] = restored(_natural_tool(tool), notes_of(tool.provider_raw, NAME).get("residue"))
+    return made
