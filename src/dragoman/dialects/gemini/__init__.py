@@ -1,0 +1,26 @@
+"""Gemini generateContent: https://ai.google.dev/api/generate-content (read November 2026); Vertex speaks the same.
+
+The model stands in the URL, so a request may name none. Results stand inside user contents there and are messages of
+their own here; system prompts stand beside the list. Keys come in camelCase and in snake_case: they are read alike, and
+which of them were spelled the second way is noted. A call may have no id; then its name and its place are its id.
+"""
+
+from __future__ import annotations
+
+from dragoman.dialects.gemini.error import read_error, write_error
+from dragoman.dialects.gemini.reply import read_reply, write_reply
+from dragoman.dialects.gemini.request import read_request, write_request
+from dragoman.dialects.gemini.spelling import NAME
+from dragoman.dialects.gemini.stream import stream_reader, stream_writer
+
+__all__ = [
+    "NAME",
+    "read_error",
+    "read_reply",
+    "read_request",
+    "stream_reader",
+    "stream_writer",
+    "write_error",
+    "write_reply",
+    "write_request",
+]

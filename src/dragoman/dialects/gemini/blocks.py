@@ -1,0 +1,299 @@
+"""Blocks, both ways: parts of a content, shared by requests, replies and streams.
+
+    read_part(part, role, turns, where) -> block     what we know of it, and the residue; else all of it, opaque
+    written_part(block, calls) -> part               the part again
+
+The one rule: whether a block can be written is decided by ``cannot_say`` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dragoman.dialects.gemini.spelling import NAME, in_camel, respelled
+from dragoman.dialects.parts.conversation import Conversation, an_object
+from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.scalars import text_or_none
+from dragoman.exchange import Loss
+from dragoman.ids import AS_IT_IS, spell
+from dragoman.message import (
+    AudioBlock,
+    ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    InvalidToolUseBlock,
+    Message,
+    OpaqueBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    VideoBlock,
+)
+
+_URLSAFE: Final = str.maketrans("+/", "-_")
+_STANDARD: Final = str.maketrans("-_", "+/")
+_MEDIA: Final = {"image": ImageBlock, "audio": AudioBlock, "video": VideoBlock}
+_BY_ENDING: Final = {
+    "png": "image/png",
+    "jpg": "image/jpeg",
+    "jpeg": "image/jpeg",
+    "webp": "image/webp",
+    "gif": "image/gif",
+}
+_YOUTUBE: Final = re.compile(r"https?://(www\.|m\.)?(youtube\.com|youtu\.be)/")  # the one address without a media type
+Calls = Mapping[str, tuple[str, str]]  # our id of a call: its name, and its id on the wire or ""
+_RESULT_KEYS: Final = ("output", "result", "content")  # the API itself calls it "output", and a failure "error"
+
+
+class Turns(Conversation):
+    """A conversation that finds the call of a result also by its name, in order, because a call may have no id."""
+
+    def __init__(self, seed: str = "") -> None:
+        super().__init__()
+        self.calls: dict[str, tuple[str, str]] = {}
+        self._seed = seed
+        self._waiting: list[tuple[str, str, str]] = []  # name, their id or "", our id
+
+    def called(self, name: str, provider_id: str) -> str:
+        """Our id for a call."""
+        made = self.call_id(provider_id or f"{self._seed} call of {name}")
+        self._waiting.append((name, provider_id, made))
+        self.calls[made] = (name, provider_id)
+        return made
+
+    def answered(self, name: str, provider_id: str) -> str:
+        """Our id for the call that a result answers: the one of that id, else the first of that name, or at all."""
+        of_that_id = [call for call in self._waiting if provider_id and call[1] == provider_id]
+        if not of_that_id and provider_id in self._tool_ids:
+            return self.answered_id(provider_id)
+        of_that_name = [call for call in self._waiting if call[0] == name and not (provider_id and call[1])]
+        of_any_name = self._waiting if not provider_id else []  # some clients answer under a name of their own
+        for call in of_that_id or of_that_name or of_any_name:
+            self._waiting.remove(call)
+            return call[2]
+        return self.answered_id(provider_id or f"{self._seed} call of {name}")
+
+
+def read_part(item: Any, role: str, turns: Turns, where: str) -> ContentBlock:
+    """A part as we know it, with what is left over; else the whole of it, opaque."""
+    part, snake = in_camel(an_object(item, where))
+    notes: dict[str, Any] = {"snake": snake or None}
+    block = _known_part(part, role, turns, notes)
+    if block is None:
+        return OpaqueBlock(NAME, item)
+    return block.replace(provider_raw=noted(NAME, natural_part(block, notes), part, **notes))
+
+
+def _known_part(part: dict[str, Any], role: str, turns: Turns, notes: dict[str, Any]) -> ContentBlock | None:
+    is_thought = part.get("thought") is True
+    match part:
+        case {"functionCall": {"name": str(name)} as call} if role == "model" and is_whole(call):
+            provider_id = call.get("id", "")
+            made = turns.called(name, provider_id)
+            notes["id"] = provider_id if provider_id != made else None
+            notes["form"] = "absent" if "args" not in call else None
+            return ToolUseBlock(made, name, call.get("args") or {})
+        case {"text": str(text)} if is_thought and role == "model":
+            notes["form"] = "thought"  # proof of where it came from
+            return ThinkingBlock(text, text_or_none(part.get("thoughtSignature")))
+        case {"thoughtSignature": str(signature), "thought": True} if role == "model" and len(part) == 2:
+            notes["form"] = "absent"
+            return ThinkingBlock("", signature)
+        case {"text": str(text)} if not is_thought:
+            return TextBlock(text)
+        case {"inlineData": dict()} | {"fileData": dict()} if role != "model":
+            return _read_media(part, notes)
+        case _:
+            return None
+
+
+def is_whole(call: dict[str, Any]) -> bool:
+    """Whether a call can be made: one whose arguments are still arriving cannot."""
+    return (
+        type(call.get("args") or {}) is dict
+        and isinstance(call.get("id", ""), str)
+        and not call.get("willContinue")
+        and "partialArgs" not in call
+    )
+
+
+def _read_media(part: dict[str, Any], notes: dict[str, Any]) -> ContentBlock | None:
+    match part:
+        case {"inlineData": {"mimeType": str(media_type), "data": str(data)}}:
+            source = ImageSource("base64", _standard(data, notes))
+        case {"fileData": {"fileUri": str(address), "mimeType": str(media_type)}}:
+            source = ImageSource("url", address)
+        case {"fileData": {"fileUri": str(address)}} if _YOUTUBE.match(address):
+            media_type, source = "video/*", ImageSource("url", address)
+        case _:
+            return None
+    kind: Any = _MEDIA.get(media_type.partition("/")[0], DocumentBlock)
+    made: ContentBlock = kind(source, media_type)
+    return made
+
+
+def _standard(data: str, notes: dict[str, Any]) -> str:
+    """Base64 in the usual alphabet; the API takes and Google's own clients send the one for URLs as well."""
+    if "-" not in data and "_" not in data:
+        return data
+    notes["alphabet"] = "urlsafe"
+    made = data.translate(_STANDARD)
+    if len(made) % 4:
+        notes["alphabet"] = "urlsafe, unpadded"
+        made += "=" * (-len(made) % 4)
+    return made
+
+
+def read_result(item: dict[str, Any], turns: Turns, where: str) -> ToolResultBlock:
+    part, snake = in_camel(item)
+    wire = part["functionResponse"]
+    name, provider_id, response = wire["name"], wire.get("id", ""), wire.get("response", {})
+    tool_use_id = turns.answered(name, provider_id)
+    text, is_error, form = _read_response(response)
+    form = form if "response" in wire else "absent"
+    content: list[ContentBlock] = [] if text is None else [TextBlock(text)]
+    for inner in wire["parts"] if isinstance(wire.get("parts"), list) else []:
+        block = read_part(inner, "user", turns, f"{where}.parts")
+        content.append(OpaqueBlock(NAME, inner) if isinstance(block, TextBlock) else block)
+    result = ToolResultBlock(tool_use_id, tuple(content), is_error)
+    called, known_id = turns.calls.get(tool_use_id, ("", tool_use_id))
+    notes = {
+        "snake": snake or None,
+        "id": provider_id if provider_id != known_id else None,
+        "name": name if name != called else None,
+        "form": form,
+    }
+    return result.replace(provider_raw=noted(NAME, _natural_result(result, notes, turns.calls), part, **notes))
+
+
+def _read_response(response: dict[str, Any]) -> tuple[str | None, bool, str | None]:
+    """What a result says, whether it is a failure, and how it was said."""
+    if not response:
+        return None, False, None
+    is_error = set(response) == {"error"}
+    if len(response) == 1:
+        key, value = next(iter(response.items()))
+        if isinstance(value, str) and (is_error or key in _RESULT_KEYS):
+            return value, is_error, None if key in ("output", "error") else key
+    return json.dumps(response, ensure_ascii=False, separators=(",", ":")), is_error, "json"
+
+
+def _natural_response(result: ToolResultBlock, form: str | None) -> dict[str, Any]:
+    texts = [block.text for block in result.content if isinstance(block, TextBlock)]
+    if not texts and not result.is_error:
+        return {}
+    text = "\n".join(texts)
+    if form == "json":
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = None
+        if type(value) is dict and (set(value) == {"error"}) == result.is_error:
+            return value
+    key = "error" if result.is_error else form if form in _RESULT_KEYS else "output"
+    return {str(key): text}
+
+
+def _natural_result(result: ToolResultBlock, notes: Mapping[str, Any], calls: Calls) -> dict[str, Any]:
+    """A result has the name and the id of its call, unless it came with others."""
+    called, known_id = calls.get(result.tool_use_id, (spell(result.tool_use_id, AS_IT_IS), None))
+    identified = wire_id(result.tool_use_id, {"id": notes["id"] if notes.get("id") is not None else known_id})
+    wire: dict[str, Any] = {**identified, "name": notes.get("name") or called}
+    response = _natural_response(result, notes.get("form"))
+    if response or notes.get("form") != "absent":
+        wire["response"] = response
+    parts = [
+        written_part(block)
+        for block in result.content
+        if not isinstance(block, TextBlock) and cannot_say(block) is None
+    ]
+    return {"functionResponse": {**wire, "parts": parts} if parts else wire}
+
+
+def wire_id(tool_id: str, notes: Mapping[str, Any]) -> dict[str, str]:
+    """The id on the wire; a call that came without one goes without one."""
+    known = notes.get("id")
+    if known == "":
+        return {}
+    return {"id": known or spell(tool_id, AS_IT_IS)}
+
+
+def written_parts(message: Message, calls: Calls, losses: list[Loss]) -> list[dict[str, Any]]:
+    parts = []
+    for block in message.content:
+        inner = block.content if isinstance(block, ToolResultBlock) else ()
+        for each in (block, *inner):
+            reason = cannot_say(each)
+            if reason is not None:
+                losses.append(Loss(message.session_id, message.id, each.type, NAME, reason))
+        if cannot_say(block) is None:
+            parts.append(written_part(block, calls))
+    return parts
+
+
+def cannot_say(block: ContentBlock) -> str | None:
+    """Why this wire cannot carry a block; ``None`` if it can."""
+    match block:
+        case OpaqueBlock(dialect=dialect):
+            return f"a block that only {dialect} understands" if dialect != NAME else None
+        case ThinkingBlock(provider_raw=raw):
+            return None if notes_of(raw, NAME) else "reasoning of another origin"
+        case ImageBlock(source) | DocumentBlock(source) | AudioBlock(source) | VideoBlock(source):
+            return "a file of the workspace, which the provider cannot read" if source.kind == "file_ref" else None
+        case TextBlock() | ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock():
+            return None
+        case _:
+            return "this API takes no such block"
+
+
+def written_part(block: ContentBlock, calls: Calls | None = None) -> dict[str, Any]:
+    if isinstance(block, OpaqueBlock):
+        return block.wire
+    notes = notes_of(getattr(block, "provider_raw", None), NAME)
+    made = restored(natural_part(block, notes, calls or {}), notes.get("residue"))
+    return respelled(made, notes.get("snake"))
+
+
+def natural_part(block: ContentBlock, notes: Mapping[str, Any], calls: Calls | None = None) -> dict[str, Any]:
+    """What we would write for a block if nobody had noted more than its form about it."""
+    match block:
+        case TextBlock(text):
+            return {"text": text}
+        case ToolUseBlock(call_id, name, value):
+            args = {"args": value} if value or notes.get("form") != "absent" else {}
+            return {"functionCall": {**wire_id(call_id, notes), "name": name, **args}}
+        case InvalidToolUseBlock(call_id, name, input_text):
+            return {"functionCall": {**wire_id(call_id, notes), "name": name, "args": {"invalid_input": input_text}}}
+        case ThinkingBlock(text, signature):
+            signed = {"thoughtSignature": signature} if signature is not None else {}
+            said = {"text": text} if text or notes.get("form") != "absent" else {}
+            return {**said, "thought": True, **signed}
+        case ImageBlock() | DocumentBlock() | AudioBlock() | VideoBlock():
+            return _natural_media(block.source, block.media_type, notes)
+        case ToolResultBlock():
+            return _natural_result(block, notes, calls or {})
+        case _:
+            return {"text": f"[{block.type}]"}
+
+
+def _natural_media(source: ImageSource, media_type: str, notes: Mapping[str, Any]) -> dict[str, Any]:
+    data = source.data
+    if source.kind == "url" and data.startswith("data:") and ";base64," in data:
+        head, _, data = data.partition(";base64,")
+        media_type = head.removeprefix("data:") or media_type
+    elif source.kind == "url":
+        typed = {"mimeType": media_type}
+        if media_type.endswith("/*"):  # nobody said which kind of picture; the API wants to know
+            known = _BY_ENDING.get(data.partition("?")[0].rpartition(".")[2].lower(), "image/jpeg")
+            typed = {"mimeType": known} if media_type == "image/*" else {}
+        return {"fileData": {"fileUri": data, **typed}}
+    alphabet = notes.get("alphabet")
+    if alphabet:
+        data = data.translate(_URLSAFE)
+        data = data.rstrip("=") if alphabet != "urlsafe" else data
+    return {"inlineData": {"mimeType": media_type, "data": data}}

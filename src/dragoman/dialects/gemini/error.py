@@ -1,0 +1,115 @@
+"""Errors, both ways: ``google.rpc.Status`` as JSON.
+
+The one rule: the status by name says more than the number, and a detail more than both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.dialects.gemini.spelling import NAME
+from dragoman.dialects.parts.headers import retry_after_s
+from dragoman.dialects.parts.scalars import integer_or_none
+from dragoman.exchange import ErrorClass, Fault, Written
+
+_STATUSES: Final = {
+    "RESOURCE_EXHAUSTED": ("rate_limited", ErrorClass.RATE_LIMIT, 429),
+    "UNAVAILABLE": ("overloaded", ErrorClass.RATE_LIMIT, 503),
+    "UNAUTHENTICATED": ("unauthorized", ErrorClass.AUTH, 401),
+    "PERMISSION_DENIED": ("forbidden", ErrorClass.AUTH, 403),
+    "NOT_FOUND": ("not_found", ErrorClass.INVALID_REQUEST, 404),
+    "INVALID_ARGUMENT": ("invalid_request", ErrorClass.INVALID_REQUEST, 400),
+    "FAILED_PRECONDITION": ("invalid_request", ErrorClass.INVALID_REQUEST, 400),
+    "OUT_OF_RANGE": ("invalid_request", ErrorClass.INVALID_REQUEST, 400),
+    "ALREADY_EXISTS": ("invalid_request", ErrorClass.INVALID_REQUEST, 409),
+    "UNIMPLEMENTED": ("invalid_request", ErrorClass.INVALID_REQUEST, 501),
+    "DEADLINE_EXCEEDED": ("timeout", ErrorClass.NETWORK, 504),
+    "CANCELLED": ("cancelled", ErrorClass.CANCELLED, 499),
+    "INTERNAL": ("server_error", ErrorClass.SERVER_ERROR, 500),
+    "ABORTED": ("server_error", ErrorClass.SERVER_ERROR, 409),
+    "UNKNOWN": ("server_error", ErrorClass.SERVER_ERROR, 500),
+    "DATA_LOSS": ("server_error", ErrorClass.SERVER_ERROR, 500),
+}
+_RETRYABLE: Final = frozenset({ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK})
+_SECONDS: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
+_TOO_LONG: Final = re.compile(
+    r"exceeds the maximum number of tokens|context (window|length)|input.{0,20}too long", re.I
+)
+
+
+def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
+    """What went wrong on the other side."""
+    if isinstance(body, bytes | str):
+        try:
+            body = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            body = None
+    if isinstance(body, list) and body:  # streams that are one JSON array fail in one, too
+        body = body[0]
+    error = body.get("error") if isinstance(body, dict) else None
+    error = error if isinstance(error, dict) else {}
+    kind, message = str(error.get("status", "")), str(error.get("message", "no message"))
+    status = status if status is not None else integer_or_none(error.get("code"))
+    code, error_class, _ = _STATUSES.get(kind) or _by_status(status)
+    said = error.get("details")
+    details = [item for item in said if isinstance(item, dict)] if isinstance(said, list) else []
+    if any(item.get("reason") in ("API_KEY_INVALID", "API_KEY_EXPIRED") for item in details):
+        code, error_class = "unauthorized", ErrorClass.AUTH
+    if error_class is ErrorClass.INVALID_REQUEST and _TOO_LONG.search(message):
+        code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
+    return Fault(
+        code=code,
+        message=message,
+        error_class=error_class,
+        retryable=error_class in _RETRYABLE,
+        retry_after_s=_retry_after(details, headers),
+        status=status,
+        provider=NAME,
+        provider_code=kind or None,
+    )
+
+
+def _retry_after(details: list[dict[str, Any]], headers: Mapping[str, str]) -> float | None:
+    for item in details:
+        delay = _SECONDS.fullmatch(str(item.get("retryDelay", "")))
+        if delay:
+            return float(delay[1])
+    return retry_after_s(headers)
+
+
+def _by_status(status: int | None) -> tuple[str, ErrorClass, int]:
+    match status:
+        case 401 | 403:
+            return "unauthorized", ErrorClass.AUTH, status
+        case 404:
+            return "not_found", ErrorClass.INVALID_REQUEST, status
+        case 408 | 504:
+            return "timeout", ErrorClass.NETWORK, status
+        case 413:
+            return "context_overflow", ErrorClass.CONTEXT_OVERFLOW, status
+        case 429:
+            return "rate_limited", ErrorClass.RATE_LIMIT, status
+        case 503:
+            return "overloaded", ErrorClass.RATE_LIMIT, status
+        case int() if status >= 500:
+            return "server_error", ErrorClass.SERVER_ERROR, status
+        case int() if status >= 400:
+            return "invalid_request", ErrorClass.INVALID_REQUEST, status
+        case _:
+            return "server_error", ErrorClass.OTHER, 500
+
+
+def write_error(fault: Fault) -> Written:
+    """The fault as this API says it."""
+    kinds = {code: kind for kind, (code, _, _) in reversed(_STATUSES.items())}
+    kinds["context_overflow"] = "INVALID_ARGUMENT"
+    kind = fault.provider_code if fault.provider_code in _STATUSES else kinds.get(fault.code, "INTERNAL")
+    error: dict[str, Any] = {"code": fault.status or _STATUSES[kind][2], "message": fault.message, "status": kind}
+    if fault.retry_after_s is not None:
+        delay = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{fault.retry_after_s:g}s"}
+        error["details"] = [delay]
+    return Written({"error": error})

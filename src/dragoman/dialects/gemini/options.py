@@ -1,0 +1,137 @@
+"""How to answer, both ways: ``generationConfig`` and ``toolConfig``.
+
+The one rule: what an option cannot say here is a named loss, or it is written; it never just goes missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dragoman.dialects.gemini.schema import lowered, raised
+from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
+from dragoman.exchange import Options, Reasoning, ResponseFormat, ToolChoice
+
+_CHOICES: Final = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto"}
+_CHOICE_WORDS: Final = {"auto": "AUTO", "required": "ANY", "none": "NONE", "tool": "ANY"}
+
+
+def read_options(config: dict[str, Any], choice: dict[str, Any], body: dict[str, Any]) -> Options:
+    return Options(
+        max_output_tokens=integer_or_none(config.get("maxOutputTokens")),
+        temperature=number_or_none(config.get("temperature")),
+        top_p=number_or_none(config.get("topP")),
+        top_k=integer_or_none(config.get("topK")),
+        stop_sequences=texts_of(config.get("stopSequences")),
+        seed=integer_or_none(config.get("seed")),
+        presence_penalty=number_or_none(config.get("presencePenalty")),
+        frequency_penalty=number_or_none(config.get("frequencyPenalty")),
+        tool_choice=_read_choice(choice),
+        response_format=_read_format(config),
+        reasoning=_read_reasoning(config.get("thinkingConfig")),
+        service_tier=text_or_none(body.get("serviceTier")),
+    )
+
+
+def allowed(choice: dict[str, Any]) -> list[str]:
+    """The functions that may be called, if there are several to choose from."""
+    config = choice.get("functionCallingConfig")
+    names = list(texts_of(config.get("allowedFunctionNames"))) if isinstance(config, dict) else []
+    return names if len(names) > 1 else []
+
+
+def _read_choice(choice: dict[str, Any]) -> ToolChoice | None:
+    config = choice.get("functionCallingConfig")
+    config = config if isinstance(config, dict) else {}
+    mode, names = (
+        _CHOICES.get((text_or_none(config.get("mode")) or "").upper()),
+        texts_of(config.get("allowedFunctionNames")),
+    )
+    if mode is None:
+        return None
+    if mode == "required" and len(names) == 1:
+        return ToolChoice("tool", names[0])
+    return ToolChoice(mode)  # type: ignore[arg-type]
+
+
+def natural_choice(options: Options, notes: Mapping[str, Any]) -> dict[str, Any]:
+    if options.tool_choice is None:
+        return {}
+    config: dict[str, Any] = {"mode": _CHOICE_WORDS[options.tool_choice.mode]}
+    if options.tool_choice.name is not None:
+        config["allowedFunctionNames"] = [options.tool_choice.name]
+    elif options.tool_choice.mode == "required" and notes.get("allowed"):
+        config["allowedFunctionNames"] = notes["allowed"]
+    return {"functionCallingConfig": config}
+
+
+def _read_format(config: dict[str, Any]) -> ResponseFormat | None:
+    kind = config.get("responseMimeType", "application/json")
+    if kind == "text/plain":
+        return ResponseFormat("text")
+    if kind != "application/json":
+        return None
+    if isinstance(config.get("responseSchema"), dict):
+        return ResponseFormat("json_schema", lowered(config["responseSchema"]))
+    if isinstance(config.get("responseJsonSchema"), dict):
+        return ResponseFormat("json_schema", config["responseJsonSchema"])
+    return ResponseFormat("json") if "responseMimeType" in config else None
+
+
+def _natural_format(asked: ResponseFormat, notes: Mapping[str, Any]) -> dict[str, Any]:
+    if asked.kind == "text":
+        return {"responseMimeType": "text/plain"}
+    wire: dict[str, Any] = {"responseMimeType": "application/json"}
+    if asked.kind == "json_schema" and asked.json_schema is not None:
+        if notes.get("schema") == "responseSchema":
+            wire["responseSchema"] = raised(asked.json_schema)
+        else:
+            wire["responseJsonSchema"] = asked.json_schema
+    return wire
+
+
+def _read_reasoning(config: Any) -> Reasoning | None:
+    """A budget of 0 is off, one of -1 as much as the model likes."""
+    if not isinstance(config, dict):
+        return None
+    budget, level = integer_or_none(config.get("thinkingBudget")), text_or_none(config.get("thinkingLevel"))
+    enabled = True if budget or config.get("includeThoughts") is True else None
+    return Reasoning(
+        enabled=False if budget == 0 else enabled,
+        effort=level.lower() if level else None,
+        budget_tokens=budget if budget is not None and budget > 0 else None,
+    )
+
+
+_LEVELS: Final = {"xhigh": "high", "max": "high"}  # others say more than this API has levels for
+
+
+def _natural_thinking(reasoning: Reasoning) -> dict[str, Any]:
+    if reasoning.enabled is False or reasoning.effort == "none":
+        return {"thinkingBudget": 0}
+    wire: dict[str, Any] = {"includeThoughts": True} if reasoning.enabled else {}
+    if reasoning.budget_tokens is not None:  # never both: the API refuses a level beside a budget
+        wire["thinkingBudget"] = reasoning.budget_tokens
+    elif reasoning.effort is not None:
+        wire["thinkingLevel"] = _LEVELS.get(reasoning.effort, reasoning.effort)
+    return wire
+
+
+def natural_config(options: Options, notes: Mapping[str, Any]) -> dict[str, Any]:
+    wire: dict[str, Any] = {}
+    for key, value in (
+        ("temperature", options.temperature),
+        ("topP", options.top_p),
+        ("topK", options.top_k),
+        ("maxOutputTokens", options.max_output_tokens),
+        ("stopSequences", list(options.stop_sequences) or None),
+        ("seed", options.seed),
+        ("presencePenalty", options.presence_penalty),
+        ("frequencyPenalty", options.frequency_penalty),
+    ):
+        if value is not None:
+            wire[key] = value
+    if options.response_format is not None:
+        wire.update(_natural_format(options.response_format, notes))
+    thinking = _natural_thinking(options.reasoning) if options.reasoning is not None else {}
+    return {**wire, "thinkingConfig": thinking} if thinking else wire

@@ -1,0 +1,207 @@
+"""Whole replies, both ways; what streams say about the whole is read and written here, too.
+
+The one rule: a reply that failed is never written with a reason that looks like a proper end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dragoman.dialects.gemini.blocks import Turns, cannot_say, read_part, written_part
+from dragoman.dialects.gemini.spelling import NAME
+from dragoman.dialects.parts.conversation import a_list, an_object, lost_fault
+from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.scalars import count_of, text_or_none
+from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
+from dragoman.message import InvalidToolUseBlock, TokenUsage, ToolUseBlock
+
+FINISH_REASONS: Final = {
+    "STOP": StopReason.END_TURN,
+    "MAX_TOKENS": StopReason.MAX_TOKENS,
+    "SAFETY": StopReason.REFUSAL,
+    "RECITATION": StopReason.REFUSAL,
+    "LANGUAGE": StopReason.REFUSAL,
+    "BLOCKLIST": StopReason.REFUSAL,
+    "PROHIBITED_CONTENT": StopReason.REFUSAL,
+    "SPII": StopReason.REFUSAL,
+    "IMAGE_SAFETY": StopReason.REFUSAL,
+    "IMAGE_PROHIBITED_CONTENT": StopReason.REFUSAL,
+    "IMAGE_RECITATION": StopReason.REFUSAL,
+    "CONTINUATION": StopReason.PAUSED,
+}
+_NUMBERED: Final = {1: "STOP", 2: "MAX_TOKENS", 3: "SAFETY", 4: "RECITATION"}  # as protocol buffers number them
+_FAILURES: Final = {
+    "MALFORMED_FUNCTION_CALL": "tool_input_invalid",
+    "UNEXPECTED_TOOL_CALL": "tool_input_invalid",
+    "TOO_MANY_TOOL_CALLS": "server_error",
+    "MISSING_THOUGHT_SIGNATURE": "invalid_request",
+    "MALFORMED_RESPONSE": "server_error",
+}
+_FINISH_WORDS: Final = {
+    StopReason.MAX_TOKENS: "MAX_TOKENS",
+    StopReason.REFUSAL: "SAFETY",
+    StopReason.CANCELLED: "OTHER",
+    StopReason.UNKNOWN: "OTHER",
+}
+
+
+def read_reply(wire: Any) -> Reply:
+    """A response of generateContent. Its first candidate is the reply."""
+    body = an_object(wire, "$")
+    rest, parts, notes = _reply_apart(body)
+    turns = Turns(str(body.get("responseId", "")))
+    content = tuple(read_part(part, "model", turns, "$.candidates[0].content.parts") for part in parts)
+    called = any(isinstance(block, ToolUseBlock) for block in content)
+    reply = read_rest(rest, text_or_none(body.get("modelVersion")), called=called).replace(content=content)
+    return reply.replace(provider_raw=noted(NAME, natural_rest(reply, notes), rest, **notes))
+
+
+def _reply_apart(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
+    """A response without the parts of its first candidate and without the others; the parts; what to note."""
+    candidates = a_list(body.get("candidates") or [], "$.candidates")
+    if not candidates:
+        return body, [], {"form": "none", **rest_notes(body)}
+    first = an_object(candidates[0], "$.candidates[0]")
+    content = first.get("content")
+    parts = content.get("parts") if isinstance(content, dict) else None
+    notes = {"form": None if isinstance(parts, list) else "absent", "others": candidates[1:] or None}
+    if isinstance(content, dict) and isinstance(parts, list):
+        first = {**first, "content": {key: value for key, value in content.items() if key != "parts"}}
+    rest = {**body, "candidates": [first]}
+    return rest, parts if isinstance(parts, list) else [], {**notes, **rest_notes(rest)}
+
+
+def rest_notes(rest: dict[str, Any]) -> dict[str, Any]:
+    """What to note beside the residue: what the provider's tools read, and whether no reason was given."""
+    candidates, usage = rest.get("candidates") or [{}], rest.get("usageMetadata")
+    return {
+        "tool_use": (count_of(usage.get("toolUsePromptTokenCount")) or None) if isinstance(usage, dict) else None,
+        "unsaid": True if candidates[0].get("finishReason") is None else None,
+    }
+
+
+def read_rest(rest: dict[str, Any], model: str | None, *, called: bool) -> Reply:
+    """All of a reply but its content."""
+    candidates = rest.get("candidates") or [{}]
+    stop_reason, fault = _read_end(candidates[0], rest.get("promptFeedback"), called=called)
+    return Reply(stop_reason=stop_reason, usage=read_usage(rest.get("usageMetadata")), model=model, fault=fault)
+
+
+def _read_end(candidate: dict[str, Any], feedback: Any, *, called: bool) -> tuple[StopReason, Fault | None]:
+    said = candidate.get("finishReason")
+    reason = _NUMBERED.get(said, "OTHER") if type(said) is int else str(said)
+    if called and reason in ("STOP", "UNEXPECTED_TOOL_CALL"):  # unexpected: of a tool that was not offered
+        return StopReason.TOOL_USE, None
+    if reason in _FAILURES:
+        fault = Fault(
+            code=_FAILURES[reason],
+            message=str(candidate.get("finishMessage") or f"the model's answer ended with {reason}"),
+            error_class=ErrorClass.SERVER_ERROR,
+            retryable=True,
+            provider=NAME,
+            provider_code=reason,
+        )
+        return StopReason.ERROR, fault
+    if said is None and isinstance(feedback, dict) and feedback.get("blockReason"):
+        return StopReason.REFUSAL, None
+    return FINISH_REASONS.get(reason, StopReason.UNKNOWN), None
+
+
+def write_reply(reply: Reply) -> Written:
+    """A response of generateContent, and what it cannot say. A call that cannot be made is not handed on as one."""
+    losses: list[Loss] = []
+    parts = []
+    for block in reply.content:
+        reason = cannot_say(block)
+        if isinstance(block, InvalidToolUseBlock):
+            reason = f"a call that cannot be made: {block.reason}"
+        if reason is None:
+            parts.append(written_part(block))
+        else:
+            losses.append(Loss("", "", block.type, NAME, reason))
+    losses.extend(lost_fault(reply, NAME))
+    notes = notes_of(reply.provider_raw, NAME)
+    form = notes.get("form")
+    natural = natural_rest(reply, {**notes, "form": None} if parts else notes)
+    wire = restored(natural, notes.get("residue"))
+    candidates = wire.get("candidates")
+    if candidates and (parts or form is None):
+        content = candidates[0].get("content")
+        content = content if isinstance(content, dict) else {"role": "model"}
+        candidates[0] = {**candidates[0], "content": {"parts": parts, **content}}
+    if candidates and notes.get("others"):
+        candidates.extend(notes["others"])
+    return Written(wire, tuple(losses))
+
+
+def natural_rest(reply: Reply, notes: Mapping[str, Any]) -> dict[str, Any]:
+    wire: dict[str, Any] = {}
+    if notes.get("form") != "none":
+        first: dict[str, Any] = {"content": {"role": "model"}}
+        reason = finish_word(reply)
+        if reason is not None and not (notes.get("unsaid") and reply.stop_reason is StopReason.UNKNOWN):
+            first["finishReason"] = reason
+        wire["candidates"] = [{**first, "index": 0}]
+    if reply.usage is not None:
+        wire["usageMetadata"] = _natural_usage(reply.usage, notes.get("tool_use") or 0)
+    if reply.model is not None:
+        wire["modelVersion"] = reply.model
+    return wire
+
+
+def finish_word(reply: Reply) -> str | None:
+    """Why it stopped; nothing, if it did not: a reply that failed must not look finished."""
+    if reply.fault is None:
+        return _FINISH_WORDS.get(reply.stop_reason, "STOP")
+    return reply.fault.provider_code if reply.fault.provider_code in _FAILURES else None
+
+
+_COUNTED: Final = (
+    "promptTokenCount",
+    "candidatesTokenCount",
+    "thoughtsTokenCount",
+    "cachedContentTokenCount",
+    "toolUsePromptTokenCount",
+)
+
+
+def read_usage(wire: Any) -> TokenUsage | None:
+    """The prompt's count has the cached tokens in it, and has not what the provider's own tools read."""
+    if not isinstance(wire, dict) or not any(key in wire for key in _COUNTED):
+        return None
+    prompt, generated, thoughts, cached, tools = (count_of(wire.get(key)) for key in _COUNTED)
+    heard = _audio(wire.get("promptTokensDetails")) + _audio(wire.get("toolUsePromptTokensDetails"))
+    return TokenUsage(
+        input_tokens=max(0, prompt - cached) + tools,
+        output_tokens=generated + thoughts,
+        cached_input_tokens=cached,
+        reasoning_tokens=thoughts,
+        input_audio_tokens=max(0, heard - _audio(wire.get("cacheTokensDetails"))),
+        output_audio_tokens=_audio(wire.get("candidatesTokensDetails")),
+        service_tier=text_or_none(wire.get("serviceTier")),
+    )
+
+
+def _audio(details: Any) -> int:
+    items = details if isinstance(details, list) else []
+    return sum(
+        count_of(item.get("tokenCount")) for item in items if isinstance(item, dict) and item.get("modality") == "AUDIO"
+    )
+
+
+def _natural_usage(usage: TokenUsage, tool_use: int) -> dict[str, Any]:
+    tool_use = tool_use if tool_use <= usage.input_tokens else 0
+    prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
+    counts = {
+        "promptTokenCount": prompt - tool_use,
+        "candidatesTokenCount": max(0, usage.output_tokens - usage.reasoning_tokens),
+        "cachedContentTokenCount": usage.cached_input_tokens,
+        "thoughtsTokenCount": usage.reasoning_tokens,
+        "toolUsePromptTokenCount": tool_use,
+    }
+    wire: dict[str, Any] = {key: count for key, count in counts.items() if count}  # as the API: what is 0 is not said
+    wire["totalTokenCount"] = prompt + usage.output_tokens
+    if usage.service_tier is not None:
+        wire["serviceTier"] = usage.service_tier
+    return wire

@@ -1,0 +1,212 @@
+"""Requests, both ways: system prompts beside the list, contents with results inside, tools and options.
+
+The one rule: a content is cut into messages so that joining them again gives the same content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dragoman.dialects.gemini.blocks import Turns, read_part, read_result, wire_id, written_parts
+from dragoman.dialects.gemini.options import allowed, natural_choice, natural_config, read_options
+from dragoman.dialects.gemini.spelling import NAME, in_camel, listed, respelled
+from dragoman.dialects.gemini.tools import read_tools, written_tools
+from dragoman.dialects.parts.conversation import a_list, an_object
+from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
+from dragoman.dialects.parts.scalars import text_or_none
+from dragoman.errors import FormatError
+from dragoman.exchange import Loss, Options, Request, Written
+from dragoman.message import InvalidToolUseBlock, Message, Role, TextBlock, ToolUseBlock
+
+_APART: Final = ("contents", "systemInstruction", "tools", "toolConfig", "generationConfig")  # read one by one
+
+
+def read_request(wire: Any) -> Request:
+    """A request as generateContent takes it."""
+    body, snake = in_camel(an_object(wire, "$"))
+    turns = Turns()
+    if body.get("systemInstruction"):
+        _read_system(body["systemInstruction"], turns)
+    for index, content in enumerate(listed(body.get("contents"), "$.contents")):
+        _read_content(an_object(content, f"$.contents[{index}]"), f"$.contents[{index}]", turns)
+    config = an_object(body.get("generationConfig") or {}, "$.generationConfig")
+    choice = an_object(body.get("toolConfig") or {}, "$.toolConfig")
+    request = Request(
+        model=text_or_none(body.get("model")),
+        messages=tuple(turns.messages),
+        tools=read_tools(listed(body.get("tools") or [], "$.tools")),
+        options=read_options(config, choice, body),
+    )
+    notes: dict[str, Any] = {
+        "snake": snake or None,
+        "model": True if request.model is not None else None,
+        "objects": [key for key in ("contents", "tools") if type(body.get(key)) is dict] or None,
+        "empty": {key: body[key] for key in _APART if key in body and not body[key]} or None,
+        "schema": "responseSchema" if isinstance(config.get("responseSchema"), dict) else None,
+        "allowed": allowed(choice) or None,
+    }
+    notes["config"] = difference(natural_config(request.options, notes), config)
+    notes["choice"] = difference(natural_choice(request.options, notes), choice)
+    rest = {key: value for key, value in body.items() if key not in _APART}
+    return request.replace(provider_raw=noted(NAME, _natural_top(request, notes), rest, **notes))
+
+
+def write_request(request: Request) -> Written:
+    """The request as generateContent takes it, and what it cannot take. The model belongs in the URL."""
+    losses: list[Loss] = []
+    notes = notes_of(request.provider_raw, NAME)
+    wire: dict[str, Any] = {"contents": _written_contents(request.messages, losses)}
+    system = _written_system(request.messages, losses)
+    if system is not None:
+        wire["systemInstruction"] = system
+    tools = written_tools(request.tools, losses)
+    if tools:
+        wire["tools"] = tools
+    choice = restored(natural_choice(request.options, notes), notes.get("choice"))
+    if choice:
+        wire["toolConfig"] = choice
+    config = restored(natural_config(request.options, notes), notes.get("config"))
+    if config:
+        wire["generationConfig"] = config
+    for key in notes.get("objects", ()):
+        if len(wire.get(key, ())) == 1:
+            wire[key] = wire[key][0]
+    wire.update((key, value) for key, value in notes.get("empty", {}).items() if not wire.get(key))
+    wire.update(restored(_natural_top(request, notes), notes.get("residue")))
+    losses.extend(lost_options(request.options))
+    return Written(respelled(wire, notes.get("snake")), tuple(losses))
+
+
+def _natural_top(request: Request, notes: Mapping[str, Any]) -> dict[str, Any]:
+    wire: dict[str, Any] = {}
+    if request.model is not None and notes.get("model"):
+        wire["model"] = request.model
+    if request.options.service_tier is not None:
+        wire["serviceTier"] = request.options.service_tier
+    return wire
+
+
+def lost_options(options: Options) -> list[Loss]:
+    lost = [name for name in ("user",) if getattr(options, name) is not None]
+    if options.parallel_tool_calls is False:
+        lost.append("parallel_tool_calls")
+    return [Loss("", "", name, NAME, "this API has no such option") for name in lost]
+
+
+def _read_system(system: Any, turns: Turns) -> None:
+    if isinstance(system, str):
+        turns.add(Role.SYSTEM, [TextBlock(system)], {"dialect": NAME, "form": "string"})
+        return
+    wire = an_object(system, "$.systemInstruction")
+    parts, form = _parts_of(wire, "$.systemInstruction")
+    blocks = [read_part(part, "user", turns, "$.systemInstruction.parts") for part in parts]
+    rest = {key: value for key, value in wire.items() if key != "parts"}
+    turns.add(Role.SYSTEM, blocks, noted(NAME, {}, rest, form=form or "hoisted"))
+
+
+def _parts_of(wire: dict[str, Any], where: str) -> tuple[list[Any], str | None]:
+    """The parts of a content, and how they were given if not as a list."""
+    if "parts" not in wire:
+        return [], "absent"
+    if type(wire["parts"]) is dict:
+        return [wire["parts"]], "object"
+    return a_list(wire["parts"], f"{where}.parts"), None
+
+
+def _written_system(messages: tuple[Message, ...], losses: list[Loss]) -> Any:
+    """System prompts stand beside the list, all of them in one."""
+    system = [message for message in messages if message.role is Role.SYSTEM]
+    parts = [part for message in system for part in written_parts(message, {}, losses)]
+    notes = notes_of(system[0].metadata.provider_raw, NAME) if system else {}
+    if not parts and "form" not in notes:
+        return None
+    if notes.get("form") == "string" and len(parts) == 1 and set(parts[0]) == {"text"}:
+        return parts[0]["text"]
+    return restored(_with_parts({}, parts, notes.get("form")), notes.get("residue"))
+
+
+def _with_parts(wire: dict[str, Any], parts: list[dict[str, Any]], form: str | None) -> dict[str, Any]:
+    if form == "absent" and not parts:
+        return wire
+    return {**wire, "parts": parts[0] if form == "object" and len(parts) == 1 else parts}
+
+
+def _read_content(wire: dict[str, Any], where: str, turns: Turns) -> None:
+    role = wire.get("role") or "user"
+    if role not in ("user", "model", "function"):
+        raise FormatError(f"a role is user, model or function, not {role!r}", where=f"{where}.role")
+    parts, form = _parts_of(wire, where)
+    rest = {key: value for key, value in wire.items() if key != "parts"}
+    raw = noted(NAME, {"role": "model" if role == "model" else "user"}, rest, form=form) or {"dialect": NAME}
+    groups = _groups(parts, role)
+    for index, (kind, group) in enumerate(groups):
+        notes: dict[str, Any] = dict(raw) if index == 0 else {"dialect": NAME}
+        if index and "tool" in (kind, groups[index - 1][0]) and kind != groups[index - 1][0]:
+            notes["joined"] = True
+        if index == 0 and kind == "tool" and turns.messages and turns.messages[-1].role is Role.TOOL:
+            notes["joined"] = False
+        kept = notes if len(notes) > 1 else None
+        if kind == "tool":
+            result = read_result(group[0], turns, f"{where}.parts")
+            turns.add(Role.TOOL, [result], kept, answers=result.tool_use_id)
+        else:
+            blocks = [read_part(part, role, turns, f"{where}.parts") for part in group]
+            turns.add(Role.ASSISTANT if role == "model" else Role.USER, blocks, kept)
+
+
+def _groups(parts: list[Any], role: str) -> list[tuple[str, list[Any]]]:
+    """A user's content is cut where results begin and end; each result is a group of its own."""
+    groups: list[tuple[str, list[Any]]] = []
+    for part in parts:
+        if role != "model" and _is_result(part):
+            groups.append(("tool", [part]))
+        elif groups and groups[-1][0] != "tool":
+            groups[-1][1].append(part)
+        else:
+            groups.append((role, [part]))
+    return groups or [(role, [])]
+
+
+def _is_result(part: Any) -> bool:
+    answer = part.get("functionResponse", part.get("function_response")) if type(part) is dict else None
+    return (
+        type(answer) is dict
+        and isinstance(answer.get("name"), str)
+        and type(answer.get("response", {})) is dict
+        and isinstance(answer.get("id", ""), str)
+    )
+
+
+def _written_contents(messages: tuple[Message, ...], losses: list[Loss]) -> list[dict[str, Any]]:
+    calls = {
+        block.id: (block.name, wire_id(block.id, notes_of(block.provider_raw, NAME)).get("id", ""))
+        for message in messages
+        for block in message.content
+        if isinstance(block, ToolUseBlock | InvalidToolUseBlock)
+    }
+    wire: list[dict[str, Any]] = []
+    previous: Message | None = None
+    for message in messages:
+        if message.role is Role.SYSTEM:
+            continue
+        notes = notes_of(message.metadata.provider_raw, NAME)
+        parts = written_parts(message, calls, losses)
+        joins = previous is not None and _joins(previous, message, notes)
+        previous = message
+        if not parts and message.content:
+            continue  # nothing of it can be said here; the losses name it
+        if joins and wire:
+            known = wire[-1].get("parts", [])
+            wire[-1]["parts"] = [*([known] if type(known) is dict else known), *parts]
+            continue
+        content = restored({"role": "model" if message.role is Role.ASSISTANT else "user"}, notes.get("residue"))
+        wire.append(_with_parts(content, parts, notes.get("form")))
+    return wire
+
+
+def _joins(previous: Message, message: Message, notes: Mapping[str, Any]) -> bool:
+    """Whether two messages are one on the wire: results next to each other are, unless they came apart."""
+    if "joined" in notes:
+        return bool(notes["joined"]) and previous.role in (Role.TOOL, Role.USER)
+    return previous.role is Role.TOOL and message.role is Role.TOOL
