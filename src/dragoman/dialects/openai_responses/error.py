@@ -1,0 +1,107 @@
+"""Errors, as bodies of a failed request, as events of a stream, and inside a response that failed.
+
+The one rule: a failure that nobody has a word for is still a fault, with the code that its status gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.dialects.openai_responses.blocks import NAME
+from dragoman.dialects.parts.faults import by_status
+from dragoman.dialects.parts.headers import retry_after_s
+from dragoman.exchange import (
+    ErrorClass,
+    Fault,
+    Written,
+)
+
+_ERROR_CODES: Final = {
+    "server_error": ("server_error", ErrorClass.SERVER_ERROR),
+    "rate_limit_exceeded": ("rate_limited", ErrorClass.RATE_LIMIT),
+    "invalid_api_key": ("unauthorized", ErrorClass.AUTH),
+    "context_length_exceeded": ("context_overflow", ErrorClass.CONTEXT_OVERFLOW),
+    "model_not_found": ("not_found", ErrorClass.INVALID_REQUEST),
+    "server_is_overloaded": ("overloaded", ErrorClass.RATE_LIMIT),
+    "insufficient_quota": ("forbidden", ErrorClass.AUTH),
+    "usage_limit_reached": ("rate_limited", ErrorClass.RATE_LIMIT),
+    "slow_down": ("overloaded", ErrorClass.RATE_LIMIT),
+    "previous_response_not_found": ("not_found", ErrorClass.INVALID_REQUEST),
+    "invalid_prompt": ("invalid_request", ErrorClass.INVALID_REQUEST),
+    "vector_store_timeout": ("timeout", ErrorClass.NETWORK),
+    "rate_limit_error": ("rate_limited", ErrorClass.RATE_LIMIT),
+    "authentication_error": ("unauthorized", ErrorClass.AUTH),
+    "permission_error": ("forbidden", ErrorClass.AUTH),
+    "not_found_error": ("not_found", ErrorClass.INVALID_REQUEST),
+    "service_unavailable_error": ("overloaded", ErrorClass.RATE_LIMIT),
+    "overloaded_error": ("overloaded", ErrorClass.RATE_LIMIT),
+    "api_error": ("server_error", ErrorClass.SERVER_ERROR),
+    "invalid_request_error": ("invalid_request", ErrorClass.INVALID_REQUEST),
+}
+_CODE_WORDS: Final = {code: word for word, (code, _) in reversed(_ERROR_CODES.items())}
+_KINDS: Final = {  # what the wire calls the type of an error, beside its code
+    ErrorClass.RATE_LIMIT: "rate_limit_error",
+    ErrorClass.AUTH: "authentication_error",
+    ErrorClass.INVALID_REQUEST: "invalid_request_error",
+    ErrorClass.CONTEXT_OVERFLOW: "invalid_request_error",
+}
+_RETRYABLE: Final = frozenset({ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK})
+
+
+def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
+    """What went wrong on the other side."""
+    if isinstance(body, bytes | str):
+        try:
+            body = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            body = None
+    words, message = _said_of_error(body)
+    known = [_ERROR_CODES[word] for word in words if word in _ERROR_CODES]
+    code, error_class = known[0] if known else by_status(status)
+    if status in (401, 403) and error_class is ErrorClass.INVALID_REQUEST:
+        code, error_class = by_status(status)
+    if error_class is ErrorClass.INVALID_REQUEST and any(
+        sign in message.lower() for sign in ("context window", "context length", "maximum context")
+    ):
+        code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
+    return Fault(
+        code=code,
+        message=message,
+        error_class=error_class,
+        retryable=error_class in _RETRYABLE,
+        retry_after_s=retry_after_s(headers),
+        status=status,
+        provider=NAME,
+        provider_code=words[0] if words else None,
+        request_id=headers.get("x-request-id") or None,
+    )
+
+
+def _said_of_error(body: Any) -> tuple[list[str], str]:
+    """What the body calls the error, the narrowest word first, and what it says to people.
+
+    OpenAI: {"error": {code, type, message}}, and as an event also without the "error"; xAI: {code, "error": text};
+    ChatGPT: {"detail": text}.
+    """
+    outer = body if isinstance(body, dict) else {}
+    inner = outer.get("error")
+    error = inner if isinstance(inner, dict) else outer
+    words = [word for key in ("code", "type") if isinstance(word := error.get(key), str) and word and word != "error"]
+    said = (error.get("message"), inner, outer.get("detail"))
+    return words, next((text for text in said if isinstance(text, str) and text), "no message")
+
+
+def provider_code(fault: Fault) -> str:
+    """What this API calls it; the word that it used itself, if it did."""
+    if fault.provider == NAME and fault.provider_code is not None:
+        return fault.provider_code
+    return _CODE_WORDS.get(fault.code, "server_error")
+
+
+def write_error(fault: Fault) -> Written:
+    """The fault as this API says it."""
+    kind = _KINDS.get(fault.error_class, "server_error")
+    return Written({"error": {"message": fault.message, "type": kind, "param": None, "code": provider_code(fault)}})

@@ -1,0 +1,247 @@
+"""Whole responses: what the model said, why it stopped and what that consumed.
+
+The one rule: a response that failed, or that cannot be used, is never read as one that ended well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any, Final
+
+from dragoman.dialects.openai_responses.blocks import NAME, known_tier, read_item, written_items
+from dragoman.dialects.openai_responses.error import provider_code, read_error
+from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.scalars import count_of, text_or_none
+from dragoman.exchange import (
+    ErrorClass,
+    Fault,
+    Loss,
+    Reply,
+    StopReason,
+    Written,
+)
+from dragoman.message import (
+    ContentBlock,
+    InvalidToolUseBlock,
+    OpaqueBlock,
+    Role,
+    TextBlock,
+    TokenUsage,
+    ToolUseBlock,
+)
+
+_INCOMPLETE: Final = {"max_output_tokens": StopReason.MAX_TOKENS, "content_filter": StopReason.REFUSAL}
+_INCOMPLETE_WORDS: Final = {reason: word for word, reason in _INCOMPLETE.items()}
+# Calls that the client has to run, other than calls of functions: the model waits for these, too.
+_CLIENT_CALLS: Final = frozenset(
+    {"custom_tool_call", "computer_call", "local_shell_call", "shell_call", "apply_patch_call"}
+)
+
+# What a reply repeats of its request, where nobody said anything.
+_ECHOED: Final[dict[str, Any]] = {
+    "background": False,
+    "frequency_penalty": 0.0,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "presence_penalty": 0.0,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "store": False,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "user": None,
+}
+
+
+def read_reply(wire: Any) -> Reply:
+    """A response as the Responses API answers it."""
+    body = an_object(wire, "$")
+    conversation = Conversation()
+    content: list[ContentBlock] = []
+    for index, item in enumerate(a_list(body.get("output"), "$.output")):
+        where = f"$.output[{index}]"
+        content.extend(read_item(an_object(item, where), where, conversation, after=content))
+    fault = _read_failure(body)
+    reply = Reply(
+        content=tuple(content),
+        stop_reason=StopReason.ERROR if fault is not None else _read_stop(body, content),
+        usage=_read_usage(body),
+        model=text_or_none(body.get("model")),
+        fault=fault,
+    )
+    rest = {key: value for key, value in body.items() if key != "output"}
+    repeated = rest.get("output_text") == _said(content) or None
+    if repeated:
+        del rest["output_text"]
+    return reply.replace(provider_raw=noted(NAME, _natural_reply(reply), rest, output_text=repeated))
+
+
+def write_reply(reply: Reply) -> Written:
+    """A response as the Responses API answers it, and what it cannot say."""
+    losses: list[Loss] = []
+
+    def lose(what: str, why: str) -> None:
+        losses.append(Loss("", "", what, NAME, why))
+
+    notes = notes_of(reply.provider_raw, NAME)
+    items = written_items(reply.content, Role.ASSISTANT, None, lose)
+    if not notes:  # of another origin: this API gives every item a name and a status
+        items = [_named_item(index, item, reply) for index, item in enumerate(items)]
+    if reply.stop_sequence is not None:
+        lose("stop_sequence", "this API does not say which word ended an answer")
+    wire: dict[str, Any] = {**restored(_natural_reply(reply), notes.get("residue")), "output": items}
+    if notes.get("output_text"):
+        wire["output_text"] = _said(reply.content)
+    return Written(wire, tuple(losses))
+
+
+_ID_PREFIXES: Final = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
+
+
+def _named_item(index: int, item: dict[str, Any], reply: Reply) -> dict[str, Any]:
+    kind = item.get("type", "message")
+    named = {"id": f"{_ID_PREFIXES.get(kind, 'item')}_dragoman_{index}", "type": kind}
+    if kind in ("message", "function_call"):
+        named["status"] = "completed" if reply.fault is None else "incomplete"
+    if kind == "message" and isinstance(item.get("content"), list):
+        item = {**item, "content": [_whole_part(part) for part in item["content"]]}
+    return {**named, **item}
+
+
+def _whole_part(part: dict[str, Any]) -> dict[str, Any]:
+    return {"annotations": [], "logprobs": [], **part} if part.get("type") == "output_text" else part
+
+
+def _said(content: Iterable[ContentBlock]) -> str:
+    return "".join(block.text for block in content if isinstance(block, TextBlock))
+
+
+def _read_failure(body: dict[str, Any]) -> Fault | None:
+    if body.get("status") != "failed":
+        return None
+    if isinstance(body.get("error"), dict):
+        return read_error(None, {}, body)
+    return Fault(
+        code="unexplained_error",
+        message="the provider ended the answer as failed and did not say why",
+        error_class=ErrorClass.SERVER_ERROR,
+        retryable=True,
+        provider=NAME,
+    )
+
+
+def _read_stop(body: dict[str, Any], content: list[ContentBlock]) -> StopReason:
+    details = body.get("incomplete_details")
+    match body.get("status"):
+        case "completed" | None:
+            if any(_awaits_result(block) for block in content):
+                return StopReason.TOOL_USE
+            return StopReason.REFUSAL if any(_is_refusal(block) for block in content) else StopReason.END_TURN
+        case "incomplete" if isinstance(details, dict):
+            return _INCOMPLETE.get(str(details.get("reason")), StopReason.UNKNOWN)
+        case "cancelled":
+            return StopReason.CANCELLED
+        case _:
+            return StopReason.UNKNOWN
+
+
+def _awaits_result(block: ContentBlock) -> bool:
+    if isinstance(block, OpaqueBlock):
+        return str(block.wire.get("type")) in _CLIENT_CALLS
+    return isinstance(block, ToolUseBlock | InvalidToolUseBlock)
+
+
+def _is_refusal(block: ContentBlock) -> bool:
+    return isinstance(block, TextBlock) and notes_of(block.provider_raw, NAME).get("form") == "refusal"
+
+
+def _natural_reply(reply: Reply) -> dict[str, Any]:
+    wire: dict[str, Any] = {"id": "resp_dragoman", "object": "response", "created_at": 0, **_ECHOED}
+    if reply.model is not None:
+        wire["model"] = reply.model
+    usage = reply.usage
+    wire["service_tier"] = known_tier(usage.service_tier if usage is not None else None) or "default"
+    wire["usage"] = _written_usage(usage) if usage is not None else None
+    wire["status"], wire["error"], wire["incomplete_details"] = _written_stop(reply), None, None
+    if reply.fault is not None:
+        wire["error"] = {"code": provider_code(reply.fault), "message": reply.fault.message}
+    elif wire["status"] == "incomplete" and reply.stop_reason in _INCOMPLETE_WORDS:
+        wire["incomplete_details"] = {"reason": _INCOMPLETE_WORDS[reply.stop_reason]}
+    return wire
+
+
+def _written_stop(reply: Reply) -> str:
+    match reply.stop_reason:
+        case StopReason.ERROR:
+            return "failed"
+        case StopReason.CANCELLED:
+            return "cancelled"
+        case StopReason.MAX_TOKENS | StopReason.PAUSED:
+            return "incomplete"
+        case StopReason.REFUSAL if not any(_is_refusal(block) for block in reply.content):
+            return "incomplete"
+        case _:
+            return "completed"
+
+
+def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
+    """What it consumed. The wire counts what was read from and written to a cache as input, too."""
+    wire = body.get("usage")
+    if not isinstance(wire, dict):
+        return None
+    inside, outside = _details(wire, "input_tokens_details"), _details(wire, "output_tokens_details")
+    cached, created = count_of(inside.get("cached_tokens")), count_of(inside.get("cache_write_tokens"))
+    return TokenUsage(
+        input_tokens=max(0, count_of(wire.get("input_tokens")) - cached - created),
+        output_tokens=count_of(wire.get("output_tokens")),
+        cached_input_tokens=cached,
+        cache_creation_input_tokens=created,
+        reasoning_tokens=count_of(outside.get("reasoning_tokens")),
+        server_tool_calls=_read_server_calls(body, wire) or None,
+        service_tier=text_or_none(body.get("service_tier")),
+        provider_cost_usd=_read_cost(wire),
+    )
+
+
+def _details(wire: dict[str, Any], key: str) -> dict[str, Any]:
+    found = wire.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _read_server_calls(body: dict[str, Any], usage: dict[str, Any]) -> dict[str, int]:
+    """xAI counts them with the usage, OpenAI beside it."""
+    counted = _details(usage, "server_side_tool_usage_details").items()
+    calls = {name.removesuffix("_calls"): count for name, value in counted if (count := count_of(value))}
+    searches = count_of(_details(_details(body, "tool_usage"), "web_search").get("num_requests"))
+    return {**calls, "web_search": searches} if searches else calls
+
+
+def _read_cost(usage: dict[str, Any]) -> Decimal | None:
+    ticks, cost = usage.get("cost_in_usd_ticks"), usage.get("cost")
+    if type(ticks) is int:  # xAI: ten thousand millionths of a dollar
+        return Decimal(ticks) / 10_000_000_000
+    return Decimal(repr(cost)) if type(cost) in (int, float) else None  # OpenRouter
+
+
+def _written_usage(usage: TokenUsage) -> dict[str, Any]:
+    cached, created = usage.cached_input_tokens, usage.cache_creation_input_tokens
+    whole = usage.input_tokens + cached + created
+    return {
+        "input_tokens": whole,
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": created},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": whole + usage.output_tokens,
+    }
