@@ -1,0 +1,25 @@
+"""Anthropic Messages: https://platform.claude.com/docs/en/api/messages (read November 2026).
+
+Results stand inside user messages there and are messages of their own here; consecutive ones are written as one user
+message. System prompts stand beside the list. What the provider runs on its own servers is an opaque block.
+"""
+
+from __future__ import annotations
+
+from dragoman.dialects.anthropic.blocks import NAME
+from dragoman.dialects.anthropic.error import read_error, write_error
+from dragoman.dialects.anthropic.reply import read_reply, write_reply
+from dragoman.dialects.anthropic.request import read_request, write_request
+from dragoman.dialects.anthropic.stream import stream_reader, stream_writer
+
+__all__ = [
+    "NAME",
+    "read_error",
+    "read_reply",
+    "read_request",
+    "stream_reader",
+    "stream_writer",
+    "write_error",
+    "write_reply",
+    "write_request",
+]

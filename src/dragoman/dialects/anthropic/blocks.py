@@ -1,0 +1,181 @@
+"""Blocks as the Messages API has them, both ways: shared by requests, replies and streams.
+
+    read_block(wire, conversation) -> block       as we know it, with what is left over; else the whole of it, opaque
+    written_block(block) -> wire                  with what was noted about it
+    cannot_say(block) -> reason                   why this wire cannot carry it; None if it can
+
+The one rule: written_block(read_block(wire)) is that wire.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Final
+
+from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.scalars import text_or_none
+from dragoman.exchange import Loss
+from dragoman.ids import AS_IT_IS, spell
+from dragoman.message import (
+    ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    InvalidToolUseBlock,
+    Message,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+
+NAME: Final = "anthropic"
+_DOCUMENTS: Final = ("application/pdf", "text/plain")
+
+
+def read_block(wire: dict[str, Any], conversation: Conversation) -> ContentBlock:
+    """A block as we know it, with what is left over; else the whole of it, opaque."""
+    block = _known_block(wire, conversation)
+    if block is None:
+        return OpaqueBlock(NAME, wire)
+    provider_id = wire["id"] if isinstance(block, ToolUseBlock) and wire["id"] != block.id else None
+    own = True if isinstance(block, ThinkingBlock | RedactedThinkingBlock) else None  # so that it may go back
+    return block.replace(provider_raw=noted(NAME, _natural_block(block, provider_id), wire, id=provider_id, own=own))
+
+
+def _known_block(wire: dict[str, Any], conversation: Conversation) -> ContentBlock | None:
+    match wire:
+        case {"type": "text", "text": str(text)}:
+            return TextBlock(text)
+        case {"type": "tool_use", "id": str(provider_id), "name": str(name), "input": dict(value)}:
+            return ToolUseBlock(conversation.call_id(provider_id), name, value)
+        case {"type": "thinking", "thinking": str(text)}:
+            return ThinkingBlock(text, text_or_none(wire.get("signature")))
+        case {"type": "redacted_thinking", "data": str(data)}:
+            return RedactedThinkingBlock(data)
+        case {"type": "image" | "document" as kind, "source": dict(source)}:
+            return _read_media(kind, source, wire)
+        case _:
+            return None
+
+
+def _read_media(kind: str, source: dict[str, Any], wire: dict[str, Any]) -> ContentBlock | None:
+    match source:
+        case {"type": "base64", "media_type": str(media_type), "data": str(data)}:
+            made = ImageSource("base64", data)
+        case {"type": "url", "url": str(data)}:
+            media_type = "image/*" if kind == "image" else "application/pdf"
+            made = ImageSource("url", data)
+        case {"type": "text", "media_type": "text/plain" as media_type, "data": str(text)} if kind == "document":
+            made = ImageSource("base64", base64.b64encode(text.encode("utf-8", "surrogatepass")).decode())
+        case _:
+            return None
+    if kind == "image":
+        return ImageBlock(made, media_type)
+    return DocumentBlock(made, media_type, text_or_none(wire.get("title")))
+
+
+def read_result(wire: dict[str, Any], conversation: Conversation) -> ToolResultBlock:
+    content = wire.get("content")
+    form = "string" if isinstance(content, str) else "absent" if content is None else None
+    items: list[Any] = [{"type": "text", "text": content}] if form == "string" else content or []
+    blocks = [read_block(an_object(item, "$.content"), conversation) for item in a_list(items, "$.content")]
+    provider_id = wire["tool_use_id"]
+    tool_use_id = conversation.answered_id(provider_id)
+    result = ToolResultBlock(tool_use_id, tuple(blocks), wire.get("is_error") is True)
+    note = provider_id if provider_id != tool_use_id else None
+    natural = _natural_result(result, note, form)
+    return result.replace(provider_raw=noted(NAME, natural, wire, id=note, form=form))
+
+
+def _natural_result(result: ToolResultBlock, provider_id: str | None, form: str | None) -> dict[str, Any]:
+    content: Any = [written_block(block) for block in result.content if cannot_say(block) is None]
+    if form == "string" and len(content) == 1 and set(content[0]) == {"type", "text"}:
+        content = content[0]["text"]
+    wire: dict[str, Any] = {"type": "tool_result", "tool_use_id": provider_id or spell(result.tool_use_id, AS_IT_IS)}
+    if form != "absent" or content:
+        wire["content"] = content
+    if result.is_error:
+        wire["is_error"] = True
+    return wire
+
+
+def written_blocks(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
+    wire = []
+    for block in message.content:
+        inside = block.content if isinstance(block, ToolResultBlock) else ()
+        for part in (block, *inside):
+            reason = cannot_say(part)
+            if reason is not None:
+                losses.append(Loss(message.session_id, message.id, part.type, NAME, reason))
+        if cannot_say(block) is None:
+            wire.append(written_block(block))
+    return wire
+
+
+def cannot_say(block: ContentBlock) -> str | None:
+    """Why this wire cannot carry a block; ``None`` if it can."""
+    match block:
+        case OpaqueBlock(dialect=dialect) if dialect != NAME:
+            return f"a block that only {dialect} understands"
+        case ThinkingBlock(provider_raw=raw) | RedactedThinkingBlock(provider_raw=raw):
+            return None if notes_of(raw, NAME) else "reasoning of another origin"
+        case DocumentBlock(media_type=media_type, provider_raw=raw) if media_type not in _DOCUMENTS:
+            return None if notes_of(raw, NAME) else "this API takes PDF and plain text"
+        case TextBlock() | ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock() | ImageBlock() | DocumentBlock():
+            return None
+        case OpaqueBlock():
+            return None
+        case _:
+            return "this API takes no such block"
+
+
+def written_block(block: ContentBlock) -> dict[str, Any]:
+    if isinstance(block, OpaqueBlock):
+        return block.wire
+    notes = notes_of(getattr(block, "provider_raw", None), NAME)
+    made: dict[str, Any] = restored(_natural_block(block, notes.get("id"), notes.get("form")), notes.get("residue"))
+    return made
+
+
+def _natural_block(block: ContentBlock, provider_id: str | None = None, form: str | None = None) -> dict[str, Any]:
+    """What we would write for a block if nobody had noted anything about it."""
+    match block:
+        case TextBlock(text):
+            return {"type": "text", "text": text}
+        case ToolUseBlock(call_id, name, value):
+            return {"type": "tool_use", "id": provider_id or spell(call_id, AS_IT_IS), "name": name, "input": value}
+        case InvalidToolUseBlock(call_id, name, input_text):
+            value = {"invalid_input": input_text}
+            return {"type": "tool_use", "id": provider_id or spell(call_id, AS_IT_IS), "name": name, "input": value}
+        case ThinkingBlock(text, signature):
+            return {"type": "thinking", "thinking": text, **({"signature": signature} if signature is not None else {})}
+        case RedactedThinkingBlock(data):
+            return {"type": "redacted_thinking", "data": data}
+        case ImageBlock(source, media_type):
+            return {"type": "image", "source": _written_source(source, media_type)}
+        case DocumentBlock(source, media_type, name):
+            wire = {"type": "document", "source": _written_source(source, media_type)}
+            return {**wire, "title": name} if name is not None else wire
+        case ToolResultBlock():
+            return _natural_result(block, provider_id, form)
+        case OpaqueBlock(wire=wire):
+            return wire
+        case _:
+            return {"type": "text", "text": f"[{block.type}]"}
+
+
+def _written_source(source: ImageSource, media_type: str) -> dict[str, Any]:
+    if source.kind == "url":
+        return {"type": "url", "url": source.data}
+    if media_type == "text/plain":
+        try:
+            text = base64.b64decode(source.data, validate=True).decode("utf-8", "surrogatepass")
+            return {"type": "text", "media_type": media_type, "data": text}
+        except (binascii.Error, UnicodeDecodeError):
+            pass
+    return {"type": "base64", "media_type": media_type, "data": source.data}

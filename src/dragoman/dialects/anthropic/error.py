@@ -1,0 +1,85 @@
+"""Errors of the Messages API: what a failure says, both ways.
+
+The one rule: whatever came, there is a fault for it; no error is hidden by another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.dialects.anthropic.blocks import NAME
+from dragoman.dialects.parts.headers import retry_after_s
+from dragoman.dialects.parts.scalars import text_or_none
+from dragoman.exchange import ErrorClass, Fault, Written
+
+_ERROR_TYPES: Final = {
+    "overloaded_error": ("overloaded", ErrorClass.RATE_LIMIT),
+    "rate_limit_error": ("rate_limited", ErrorClass.RATE_LIMIT),
+    "authentication_error": ("unauthorized", ErrorClass.AUTH),
+    "permission_error": ("forbidden", ErrorClass.AUTH),
+    "billing_error": ("forbidden", ErrorClass.AUTH),
+    "not_found_error": ("not_found", ErrorClass.INVALID_REQUEST),
+    "request_too_large": ("context_overflow", ErrorClass.CONTEXT_OVERFLOW),
+    "invalid_request_error": ("invalid_request", ErrorClass.INVALID_REQUEST),
+    "timeout_error": ("timeout", ErrorClass.NETWORK),
+    "api_error": ("server_error", ErrorClass.SERVER_ERROR),
+}
+_RETRYABLE: Final = frozenset({ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK})
+
+
+def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
+    """What went wrong on the other side."""
+    if isinstance(body, bytes | str):
+        try:
+            body = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            body = None
+    error = body.get("error") if isinstance(body, dict) else None
+    error = error if isinstance(error, dict) else {}
+    kind, message = str(error.get("type", "")), str(error.get("message", "no message"))
+    code, error_class = _ERROR_TYPES.get(kind, _by_status(status))
+    if error_class is ErrorClass.INVALID_REQUEST and any(
+        sign in message.lower() for sign in ("context", "tokens exceed", "too long", "too large")
+    ):
+        code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
+    return Fault(
+        code=code,
+        message=message,
+        error_class=error_class,
+        retryable=error_class in _RETRYABLE,
+        retry_after_s=retry_after_s(headers),
+        status=status,
+        provider=NAME,
+        provider_code=kind or None,
+        request_id=headers.get("request-id")
+        or (text_or_none(body.get("request_id")) if isinstance(body, dict) else None),
+    )
+
+
+def _by_status(status: int | None) -> tuple[str, ErrorClass]:
+    match status:
+        case 401 | 403:
+            return "unauthorized", ErrorClass.AUTH
+        case 408:
+            return "timeout", ErrorClass.NETWORK
+        case 413:
+            return "context_overflow", ErrorClass.CONTEXT_OVERFLOW
+        case 429:
+            return "rate_limited", ErrorClass.RATE_LIMIT
+        case int() if status >= 500:
+            return "server_error", ErrorClass.SERVER_ERROR
+        case int() if status >= 400:
+            return "invalid_request", ErrorClass.INVALID_REQUEST
+        case _:
+            return "server_error", ErrorClass.OTHER
+
+
+def write_error(fault: Fault) -> Written:
+    """The fault as this API says it."""
+    kinds = {code: kind for kind, (code, _) in reversed(_ERROR_TYPES.items())}
+    error = {"type": fault.provider_code or kinds.get(fault.code, "api_error"), "message": fault.message}
+    wire = {"type": "error", "error": error}
+    return Written({**wire, "request_id": fault.request_id} if fault.request_id else wire)

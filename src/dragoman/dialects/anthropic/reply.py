@@ -1,0 +1,106 @@
+"""Whole answers of the Messages API, and what they consumed, both ways.
+
+The one rule: an answer that was read here is written here as it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dragoman.dialects.anthropic.blocks import NAME, cannot_say, read_block, written_block
+from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, lost_fault
+from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.scalars import count_of, text_or_none
+from dragoman.exchange import Loss, Reply, StopReason, Written
+from dragoman.message import TokenUsage
+
+STOP_REASONS: Final = {
+    "end_turn": StopReason.END_TURN,
+    "max_tokens": StopReason.MAX_TOKENS,
+    "stop_sequence": StopReason.STOP_SEQUENCE,
+    "tool_use": StopReason.TOOL_USE,
+    "refusal": StopReason.REFUSAL,
+    "pause_turn": StopReason.PAUSED,
+}
+_STOP_WORDS: Final = {reason: word for word, reason in STOP_REASONS.items()}
+
+
+def read_reply(wire: Any) -> Reply:
+    """A message as the Messages API answers it."""
+    body = an_object(wire, "$")
+    conversation = Conversation()
+    items = enumerate(a_list(body.get("content"), "$.content"))
+    content = tuple(read_block(an_object(item, f"$.content[{index}]"), conversation) for index, item in items)
+    usage = body.get("usage")
+    reply = Reply(
+        content=content,
+        stop_reason=STOP_REASONS.get(str(body.get("stop_reason")), StopReason.UNKNOWN),
+        stop_sequence=text_or_none(body.get("stop_sequence")),
+        usage=read_usage(usage) if isinstance(usage, dict) else None,
+        model=text_or_none(body.get("model")),
+    )
+    rest = {key: value for key, value in body.items() if key != "content"}
+    return reply.replace(provider_raw=noted(NAME, _natural_reply(reply), rest))
+
+
+def write_reply(reply: Reply) -> Written:
+    """A message as the Messages API answers it, and what it cannot say."""
+    losses: list[Loss] = []
+    content = []
+    for block in reply.content:
+        reason = cannot_say(block)
+        if reason is None:
+            content.append(written_block(block))
+        else:
+            losses.append(Loss("", "", block.type, NAME, reason))
+    losses.extend(lost_fault(reply, NAME))
+    rest = restored(_natural_reply(reply), notes_of(reply.provider_raw, NAME).get("residue"))
+    return Written({**rest, "content": content}, tuple(losses))
+
+
+def _natural_reply(reply: Reply) -> dict[str, Any]:
+    wire: dict[str, Any] = {"id": "msg_dragoman", "type": "message", "role": "assistant"}
+    if reply.model is not None:
+        wire["model"] = reply.model
+    wire["stop_reason"] = None if reply.fault else _STOP_WORDS.get(reply.stop_reason, "end_turn")
+    wire["stop_sequence"] = reply.stop_sequence
+    wire["usage"] = _written_usage(reply.usage or TokenUsage(input_tokens=0, output_tokens=0))
+    return wire
+
+
+_SERVER_TOOLS: Final = {"web_search_requests": "web_search", "web_fetch_requests": "web_fetch"}
+
+
+def read_usage(wire: dict[str, Any]) -> TokenUsage:
+    creation = wire.get("cache_creation")
+    details = wire.get("output_tokens_details")
+    server = wire.get("server_tool_use")
+    calls = {
+        ours: server[theirs]
+        for theirs, ours in _SERVER_TOOLS.items()
+        if isinstance(server, dict) and count_of(server.get(theirs))
+    }
+    return TokenUsage(
+        input_tokens=count_of(wire.get("input_tokens")),
+        output_tokens=count_of(wire.get("output_tokens")),
+        cached_input_tokens=count_of(wire.get("cache_read_input_tokens")),
+        cache_creation_input_tokens=count_of(wire.get("cache_creation_input_tokens")),
+        cache_creation_1h_input_tokens=count_of(creation.get("ephemeral_1h_input_tokens"))
+        if isinstance(creation, dict)
+        else 0,
+        reasoning_tokens=count_of(details.get("thinking_tokens")) if isinstance(details, dict) else 0,
+        server_tool_calls=calls or None,
+        service_tier=text_or_none(wire.get("service_tier")),
+    )
+
+
+def _written_usage(usage: TokenUsage) -> dict[str, Any]:
+    wire: dict[str, Any] = {
+        "input_tokens": usage.input_tokens,
+        "cache_creation_input_tokens": usage.cache_creation_input_tokens,
+        "cache_read_input_tokens": usage.cached_input_tokens,
+        "output_tokens": usage.output_tokens,
+    }
+    if usage.service_tier is not None:
+        wire["service_tier"] = usage.service_tier
+    return wire

@@ -1,0 +1,312 @@
+"""Requests of the Messages API: the conversation, the tools and the options, both ways.
+
+The one rule: a request that was read here is written here as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dragoman.dialects.anthropic.blocks import NAME, read_block, read_result, written_blocks
+from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
+from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
+from dragoman.errors import FormatError
+from dragoman.exchange import (
+    Loss,
+    OpaqueTool,
+    Options,
+    Reasoning,
+    Request,
+    ResponseFormat,
+    SideEffects,
+    ToolChoice,
+    ToolDefinition,
+    Written,
+)
+from dragoman.message import Message, ProviderRaw, Role, TextBlock
+
+_CHOICES: Final = {"auto": "auto", "any": "required", "tool": "tool", "none": "none"}
+_CHOICE_WORDS: Final = {ours: theirs for theirs, ours in _CHOICES.items()}
+_TIERS: Final = ("auto", "standard_only")
+_EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
+_APART: Final = ("messages", "system", "tools")  # parts of a request that are read one by one
+_DEFAULT_MAX_TOKENS: Final = 4096  # the wire demands one; nobody asked for any
+
+
+def read_request(wire: Any) -> Request:
+    """A request as the Messages API takes it."""
+    body = an_object(wire, "$")
+    conversation = Conversation()
+    if "system" in body:
+        _read_system(body["system"], conversation)
+    for index, message in enumerate(a_list(body.get("messages"), "$.messages")):
+        _read_message(an_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", conversation)
+    tools = tuple(_read_tool(an_object(tool, "$.tools")) for tool in a_list(body.get("tools") or [], "$.tools"))
+    options = _read_options(body)
+    model = body.get("model")
+    rest = {key: value for key, value in body.items() if key not in _APART}
+    request = Request(
+        model=model if isinstance(model, str) else None,
+        messages=tuple(conversation.messages),
+        tools=tools,
+        options=options,
+    )
+    empty = {key: body[key] for key in ("system", "tools") if key in body and not body[key]}
+    return request.replace(provider_raw=noted(NAME, _written_options(request), rest, empty=empty or None))
+
+
+def write_request(request: Request) -> Written:
+    """The request as the Messages API takes it, and what it cannot take."""
+    request = with_ids_of_calls(request, NAME)
+    notes = notes_of(request.provider_raw, NAME)
+    losses = [] if notes else _lost_options(request.options)  # what this API itself said comes back as residue
+    top = restored(_written_options(request), notes.get("residue"))
+    system, messages = _hoisted(request.messages)
+    wire = {key: top[key] for key in ("model",) if key in top}
+    wire["messages"] = _written_messages(messages, losses)
+    if system:
+        wire["system"] = _written_system(system, losses)
+    tools = [written for tool in request.tools if (written := _written_tool(tool, losses)) is not None]
+    if tools:
+        wire["tools"] = tools
+    return Written({**notes.get("empty", {}), **wire, **top}, tuple(losses))
+
+
+def _lost_options(options: Options) -> list[Loss]:
+    """What was asked for and this API has no word for."""
+    lost = {
+        "seed": options.seed is not None,
+        "presence_penalty": options.presence_penalty is not None,
+        "frequency_penalty": options.frequency_penalty is not None,
+        "response_format": options.response_format is not None and options.response_format.kind == "json",
+        "service_tier": options.service_tier not in (None, *_TIERS),
+        "reasoning": options.reasoning is not None and options.reasoning.effort not in (None, "none", *_EFFORTS),
+    }
+    return [Loss("", "", name, NAME, "this API has no such option") for name, is_lost in lost.items() if is_lost]
+
+
+def _read_system(system: Any, conversation: Conversation) -> None:
+    if isinstance(system, str):
+        if system:
+            conversation.add(Role.SYSTEM, [TextBlock(system)], {"dialect": NAME, "form": "string"})
+        return
+    blocks = [read_block(an_object(block, "$.system"), conversation) for block in a_list(system, "$.system")]
+    if blocks:
+        conversation.add(Role.SYSTEM, blocks, {"dialect": NAME, "form": "hoisted"})
+
+
+def _hoisted(messages: tuple[Message, ...]) -> tuple[list[Message], list[Message]]:
+    """System prompts stand beside the list, but for those that came inside it."""
+    inside = [notes_of(message.metadata.provider_raw, NAME).get("form") == "listed" for message in messages]
+    system = [
+        m for m, listed in zip(messages, inside, strict=True) if m.role is Role.SYSTEM and not listed and m.content
+    ]
+    rest = [m for m, listed in zip(messages, inside, strict=True) if m.role is not Role.SYSTEM or listed]
+    return system, rest
+
+
+def _written_system(messages: list[Message], losses: list[Loss]) -> Any:
+    blocks = [block for message in messages for block in written_blocks(message, losses)]
+    if len(messages) == 1 and len(blocks) == 1:
+        notes = notes_of(messages[0].metadata.provider_raw, NAME)
+        if notes.get("form") != "hoisted" and set(blocks[0]) == {"type", "text"}:
+            return blocks[0]["text"]
+    return blocks
+
+
+def _read_message(wire: dict[str, Any], where: str, conversation: Conversation) -> None:
+    role, content = wire.get("role"), wire.get("content")
+    if role not in ("user", "assistant", "system"):
+        raise FormatError(f"a role is user, assistant or system, not {role!r}", where=f"{where}.role")
+    form = "listed" if role == "system" else "string" if isinstance(content, str) else None
+    items: Any = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    extra = {key: value for key, value in wire.items() if key not in ("role", "content")} or None
+    groups = _groups(a_list(items, f"{where}.content"), role)
+    for index, (kind, group) in enumerate(groups):
+        before = groups[index - 1][0] if index else None
+        raw = _message_notes(kind, before, conversation, form=form, set=extra)
+        if kind == "tool":
+            result = read_result(group[0], conversation)
+            conversation.add(Role.TOOL, [result], raw, answers=result.tool_use_id)
+        else:
+            blocks = [read_block(an_object(item, f"{where}.content"), conversation) for item in group]
+            conversation.add(Role(role), blocks, raw)
+
+
+def _message_notes(kind: str, before: str | None, conversation: Conversation, **notes: Any) -> ProviderRaw | None:
+    """What to remember of a message, or of the part of one behind ``before``, beyond how we would write it."""
+    kept: dict[str, Any] = {}
+    if before is None:
+        kept = {name: note for name, note in notes.items() if note is not None}
+        if kind == "tool" and conversation.messages and conversation.messages[-1].role is Role.TOOL:
+            kept["joined"] = False  # results next to each other that came in two messages
+    elif "user" in (kind, before):
+        kept["joined"] = True  # words and results that came in one message
+    return {"dialect": NAME, **kept} if kept else None
+
+
+def _groups(items: list[Any], role: str) -> list[tuple[str, list[Any]]]:
+    """A user message is cut where results begin and end; each result is a group of its own."""
+    groups: list[tuple[str, list[Any]]] = []
+    for item in items:
+        is_result = role == "user" and isinstance(item, dict) and item.get("type") == "tool_result"
+        is_result = is_result and isinstance(item.get("tool_use_id"), str)
+        if is_result:
+            groups.append(("tool", [item]))
+        elif groups and groups[-1][0] != "tool":
+            groups[-1][1].append(item)
+        else:
+            groups.append((role, [item]))
+    return groups or [(role, [])]
+
+
+def _written_messages(messages: list[Message], losses: list[Loss]) -> list[dict[str, Any]]:
+    wire: list[dict[str, Any]] = []
+    previous: Message | None = None
+    for message in messages:
+        notes = notes_of(message.metadata.provider_raw, NAME)
+        blocks = written_blocks(message, losses)
+        joins = previous is not None and _joins(previous, message, notes)
+        previous = message
+        if not blocks and message.content:
+            continue  # nothing of it can be said here; the losses name it
+        if joins and wire and wire[-1]["role"] == "user":
+            wire[-1]["content"] = [*_as_list(wire[-1]["content"]), *blocks]
+            continue
+        role = "user" if message.role is Role.TOOL else message.role.value
+        content: Any = blocks
+        if notes.get("form") == "string" and len(blocks) == 1 and set(blocks[0]) == {"type", "text"}:
+            content = blocks[0]["text"]
+        wire.append({"role": role, "content": content, **notes.get("set", {})})
+    return wire
+
+
+def _joins(previous: Message, message: Message, notes: Mapping[str, Any]) -> bool:
+    """Whether two messages are one on the wire: results next to each other are, unless they came apart."""
+    if "joined" in notes:
+        return bool(notes["joined"]) and previous.role in (Role.TOOL, Role.USER)
+    return previous.role is Role.TOOL and message.role is Role.TOOL
+
+
+def _as_list(content: Any) -> list[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
+    schema = wire.get("input_schema")
+    if wire.get("type", "custom") != "custom" or not isinstance(schema, dict) or not isinstance(wire.get("name"), str):
+        return OpaqueTool(NAME, wire)
+    description = wire.get("description")
+    tool = ToolDefinition(
+        wire["name"], description if isinstance(description, str) else "", schema, SideEffects.EXECUTE
+    )
+    return tool.replace(provider_raw=noted(NAME, _natural_tool(tool), wire))
+
+
+def _natural_tool(tool: ToolDefinition) -> dict[str, Any]:
+    wire: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        wire["description"] = tool.description
+    return {**wire, "input_schema": tool.input_schema}
+
+
+def _written_tool(tool: ToolDefinition | OpaqueTool, losses: list[Loss]) -> dict[str, Any] | None:
+    if isinstance(tool, OpaqueTool):
+        if tool.dialect == NAME:
+            return tool.wire
+        losses.append(Loss("", "", "tool", NAME, f"a tool that only {tool.dialect} understands"))
+        return None
+    made: dict[str, Any] = restored(_natural_tool(tool), notes_of(tool.provider_raw, NAME).get("residue"))
+    return made
+
+
+def _read_options(body: dict[str, Any]) -> Options:
+    choice = body.get("tool_choice")
+    choice = choice if isinstance(choice, dict) else {}
+    mode = _CHOICES.get(str(choice.get("type")))
+    disabled = choice.get("disable_parallel_tool_use")
+    metadata = body.get("metadata")
+    return Options(
+        max_output_tokens=integer_or_none(body.get("max_tokens")),
+        temperature=number_or_none(body.get("temperature")),
+        top_p=number_or_none(body.get("top_p")),
+        top_k=integer_or_none(body.get("top_k")),
+        stop_sequences=texts_of(body.get("stop_sequences")),
+        tool_choice=ToolChoice(mode, text_or_none(choice.get("name"))) if mode else None,  # type: ignore[arg-type]
+        parallel_tool_calls=not disabled if isinstance(disabled, bool) else None,
+        response_format=_read_format(body),
+        reasoning=_read_reasoning(body),
+        service_tier=text_or_none(body.get("service_tier")),
+        user=text_or_none(metadata.get("user_id")) if isinstance(metadata, dict) else None,
+        stream=body["stream"] if isinstance(body.get("stream"), bool) else None,
+    )
+
+
+def _read_format(body: dict[str, Any]) -> ResponseFormat | None:
+    config = body.get("output_config")
+    asked = config.get("format") if isinstance(config, dict) else None
+    if isinstance(asked, dict) and asked.get("type") == "json_schema" and isinstance(asked.get("schema"), dict):
+        return ResponseFormat("json_schema", asked["schema"])
+    return None
+
+
+def _read_reasoning(body: dict[str, Any]) -> Reasoning | None:
+    thinking, config = body.get("thinking"), body.get("output_config")
+    effort = text_or_none(config.get("effort")) if isinstance(config, dict) else None
+    if isinstance(thinking, dict):
+        kind = thinking.get("type")
+        enabled = {"enabled": True, "adaptive": True, "disabled": False}.get(str(kind))
+        return Reasoning(enabled=enabled, effort=effort, budget_tokens=integer_or_none(thinking.get("budget_tokens")))
+    return Reasoning(effort=effort) if effort else None
+
+
+def _written_options(request: Request) -> dict[str, Any]:
+    options = request.options
+    wire: dict[str, Any] = {"model": request.model} if request.model is not None else {}
+    wire["max_tokens"] = options.max_output_tokens or _DEFAULT_MAX_TOKENS
+    for key, value in (
+        ("temperature", options.temperature),
+        ("top_p", options.top_p),
+        ("top_k", options.top_k),
+        ("service_tier", options.service_tier if options.service_tier in _TIERS else None),
+        ("stream", options.stream),
+    ):
+        if value is not None:
+            wire[key] = value
+    if options.stop_sequences:
+        wire["stop_sequences"] = list(options.stop_sequences)
+    if options.user is not None:
+        wire["metadata"] = {"user_id": options.user}
+    wire.update(_written_choice(options))
+    config: dict[str, Any] = {}
+    if options.response_format is not None and options.response_format.kind == "json_schema":
+        config["format"] = {"type": "json_schema", "schema": options.response_format.json_schema}
+    if options.reasoning is not None:
+        if options.reasoning.effort in _EFFORTS:
+            config["effort"] = options.reasoning.effort
+        thinking = _written_thinking(options.reasoning)
+        if thinking is not None:
+            wire["thinking"] = thinking
+    return {**wire, "output_config": config} if config else wire
+
+
+def _written_thinking(reasoning: Reasoning) -> dict[str, Any] | None:
+    if reasoning.enabled is False or (reasoning.enabled is None and reasoning.effort == "none"):
+        return {"type": "disabled"}
+    if reasoning.budget_tokens is not None:
+        return {"type": "enabled", "budget_tokens": reasoning.budget_tokens}
+    return {"type": "adaptive"} if reasoning.enabled else None
+
+
+def _written_choice(options: Options) -> dict[str, Any]:
+    if options.tool_choice is None and options.parallel_tool_calls is None:
+        return {}
+    choice = options.tool_choice or ToolChoice("auto")
+    wire: dict[str, Any] = {"type": _CHOICE_WORDS[choice.mode]}
+    if choice.name is not None:
+        wire["name"] = choice.name
+    if options.parallel_tool_calls is not None:
+        wire["disable_parallel_tool_use"] = not options.parallel_tool_calls
+    return {"tool_choice": wire}

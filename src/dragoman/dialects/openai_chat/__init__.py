@@ -1,0 +1,27 @@
+"""OpenAI Chat Completions, and what other vendors made of it: https://platform.openai.com/docs/api-reference/chat.
+
+System prompts stand inside the list, wherever they are; results are messages of their own. The arguments of a call are
+a string there: what is no JSON object stays that string. Reasoning has many names: ``reasoning_content`` (DeepSeek),
+``reasoning`` and ``reasoning_details`` (OpenRouter), ``thinking`` parts (Mistral); a block remembers where it stood.
+Of several choices the first one is the reply.
+"""
+
+from __future__ import annotations
+
+from dragoman.dialects.openai_chat.blocks import NAME
+from dragoman.dialects.openai_chat.error import read_error, write_error
+from dragoman.dialects.openai_chat.reply import read_reply, write_reply
+from dragoman.dialects.openai_chat.request import read_request, write_request
+from dragoman.dialects.openai_chat.stream import stream_reader, stream_writer
+
+__all__ = [
+    "NAME",
+    "read_error",
+    "read_reply",
+    "read_request",
+    "stream_reader",
+    "stream_writer",
+    "write_error",
+    "write_reply",
+    "write_request",
+]

@@ -1,0 +1,403 @@
+"""What a message of Chat Completions holds, both ways: shared by requests, replies and streams.
+
+    read_blocks(message, ...) -> placed blocks      each with its place on the wire
+    natural_message(role, blocks, notes) -> wire    what we would write for them
+    notes_of_message(role, blocks, wire) -> notes   what to remember of a message beside its blocks
+    cannot_say(block, role, ...) -> reason          why this wire cannot carry a block; None if it can
+
+The one rule: what was read from a message is written as it stood there.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Place, detail_text, origin_of_thinking, thinking_texts
+from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.scalars import text_or_none
+from dragoman.errors import JsonError
+from dragoman.ids import AS_IT_IS, spell
+from dragoman.jsontext import OWN, read_json
+from dragoman.message import (
+    AudioBlock,
+    ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    InvalidToolUseBlock,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+    VideoBlock,
+)
+
+NAME: Final = "openai_chat"
+TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast")  # what the official SDK takes
+LEGACY_ID: Final = "function_call:"  # calls had no ids once: a result named the function
+ABSENT: Final = object()
+_DATA_URI: Final = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
+_AUDIO_TYPES: Final = {"wav": "audio/wav", "mp3": "audio/mpeg"}
+_AUDIO_WORDS: Final = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
+
+
+def notes_of_message(role: Role, blocks: list[ContentBlock], wire: dict[str, Any], *, reply: bool = False) -> Any:
+    """What to remember about a message: the form of its content, and what else stood in it."""
+    notes: dict[str, Any] = {"role": "developer"} if wire.get("role") == "developer" else {}
+    shown = _shown_again(blocks, wire)
+    if shown:
+        notes["shown"] = shown
+    content = wire.get("content", ABSENT)
+    if isinstance(content, list) and (role is not Role.USER or len(content) < 2):
+        notes["form"] = "list"
+    elif content != natural_message(role, blocks, notes, reply=reply)["content"]:
+        forms = {ABSENT: "absent", None: "null", "": "empty"}
+        notes["form"] = forms.get(content) if not isinstance(content, list) else "list"
+    return noted(NAME, natural_message(role, blocks, notes, reply=reply), wire, **notes)
+
+
+def _shown_again(blocks: list[ContentBlock], wire: dict[str, Any]) -> list[str]:
+    """The fields that repeat the text of the reasoning details."""
+    text = _detailed_text(blocks)
+    return [key for key in THINKING_FIELDS if text and wire.get(key) == text]
+
+
+def _detailed_text(blocks: Iterable[ContentBlock]) -> str:
+    detailed = (b for b in blocks if isinstance(b, ThinkingBlock) and place_of(b) == "reasoning_details")
+    return "".join(block.text for block in detailed)
+
+
+def read_blocks(
+    message: dict[str, Any], where: str, conversation: Conversation, *, is_answer: bool, origin: str | None = None
+) -> list[tuple[Place, ContentBlock]]:
+    """Everything that a message says, each with its place: reasoning first, calls last."""
+    if not is_answer:
+        return read_parts(message, where)
+    placed = _read_thinking(message, origin or origin_of_thinking(message))
+    placed.extend(read_parts(message, where))
+    refusal = message.get("refusal")
+    if isinstance(refusal, str) and refusal:
+        placed.append((("refusal", 0), TextBlock(refusal, {"dialect": NAME, "at": "refusal"})))
+    calls = message.get("tool_calls")
+    for index, call in enumerate(calls if isinstance(calls, list) else ()):
+        placed.append((("tool_calls", index), read_call(an_object(call, f"{where}.tool_calls"), conversation)))
+    legacy = message.get("function_call")
+    if isinstance(legacy, dict) and isinstance(legacy.get("name"), str) and legacy["name"]:
+        placed.append((("function_call", 0), _read_legacy_call(legacy, conversation)))
+    return placed
+
+
+def _read_thinking(message: dict[str, Any], origin: str | None) -> list[tuple[Place, ContentBlock]]:
+    placed: list[tuple[Place, ContentBlock]] = []
+    if origin in THINKING_FIELDS:
+        text = message[origin]
+        also = [key for key in THINKING_FIELDS if key != origin and message.get(key) == text]
+        raw = {"dialect": NAME, "at": origin, **({"also": also} if also else {})}
+        placed.append(((origin, 0), ThinkingBlock(text, None, raw)))
+    details = message.get("reasoning_details")
+    if isinstance(details, list) and all(isinstance(detail, dict) for detail in details):
+        for index, detail in enumerate(details):
+            block = _read_detail(detail, is_repeated=origin in THINKING_FIELDS)
+            placed.append((("reasoning_details", index), block))
+    opaque = message.get("reasoning_opaque")
+    if isinstance(opaque, str) and opaque:
+        raw = {"dialect": NAME, "at": "reasoning_opaque"}
+        placed.append((("reasoning_opaque", 0), RedactedThinkingBlock(opaque, raw)))
+    return placed
+
+
+def _read_detail(wire: dict[str, Any], *, is_repeated: bool) -> ContentBlock:
+    """One of OpenRouter's reasoning details. Words that another field has said already stay in their wire form."""
+    block: ContentBlock
+    form = None
+    match wire:
+        case {"type": "reasoning.text"} if not is_repeated:
+            block = ThinkingBlock(detail_text(wire), text_or_none(wire.get("signature")))
+        case {"type": "reasoning.summary"} if not is_repeated:
+            block, form = ThinkingBlock(detail_text(wire)), "summary"
+        case {"type": "reasoning.encrypted", "data": str(data)}:
+            block = RedactedThinkingBlock(data)
+        case _:
+            return OpaqueBlock(NAME, wire, {"dialect": NAME, "at": "reasoning_details"})
+    natural = _natural_detail(block, form)
+    return block.replace(provider_raw=noted(NAME, natural, wire, at="reasoning_details", form=form))
+
+
+def read_parts(message: dict[str, Any], where: str) -> list[tuple[Place, ContentBlock]]:
+    content = message.get("content")
+    if content is None or content == "":
+        return []
+    if isinstance(content, str):
+        return [(("content", 0), TextBlock(content))]
+    parts = enumerate(a_list(content, f"{where}.content"))
+    return [(("content", at), _read_part(an_object(part, f"{where}.content[{at}]"))) for at, part in parts]
+
+
+def _read_part(wire: dict[str, Any]) -> ContentBlock:
+    """A part as we know it, with what is left over; else the whole of it, opaque."""
+    block, notes = _known_part(wire)
+    if block is None:
+        return OpaqueBlock(NAME, wire)
+    return block.replace(provider_raw=noted(NAME, _natural_part(block, notes), wire, **notes))
+
+
+def _known_part(wire: dict[str, Any]) -> tuple[ContentBlock | None, dict[str, Any]]:
+    match wire:
+        case {"type": "text", "text": str(text)}:
+            return TextBlock(text), {}
+        case {"type": "refusal", "refusal": str(text)}:
+            return TextBlock(text), {"form": "refusal"}
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            return ImageBlock(*_source(url, "image/*")), {}
+        case {"type": "image_url", "image_url": str(url)}:
+            return ImageBlock(*_source(url, "image/*")), {"form": "string"}
+        case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(word)}}:
+            return AudioBlock(ImageSource("base64", data), _AUDIO_TYPES.get(word, f"audio/{word}")), {}
+        case {"type": "video_url", "video_url": {"url": str(url)}}:
+            return VideoBlock(*_source(url, "video/*")), {}
+        case {"type": "file", "file": {"file_data": str(url)} as file}:
+            source, media_type = _source(url, "application/pdf")
+            is_other = source.kind == "url" or media_type != "application/pdf"
+            return DocumentBlock(source, media_type, text_or_none(file.get("filename"))), {
+                "form": "file"
+            } if is_other else {}
+        case {"type": "document_url", "document_url": str(url)}:
+            name = text_or_none(wire.get("document_name"))
+            return DocumentBlock(*_source(url, "application/pdf"), name), {"form": "document_url"}
+        case {"type": "file_url", "file_url": {"url": str(url)}}:
+            return DocumentBlock(*_source(url, "application/pdf")), {"form": "file_url"}
+        case {"type": "thinking", "thinking": list()}:
+            texts = thinking_texts(wire)
+            if texts is None:
+                return None, {}
+            pieces = {"pieces": [len(text) for text in texts]} if len(texts) != 1 else {}
+            return ThinkingBlock("".join(texts), text_or_none(wire.get("signature"))), {"at": "content", **pieces}
+        case _:
+            return None, {}
+
+
+def _source(url: str, media_type: str) -> tuple[ImageSource, str]:
+    inline = _DATA_URI.fullmatch(url)
+    return (ImageSource("base64", inline[2]), inline[1]) if inline else (ImageSource("url", url), media_type)
+
+
+def read_call(wire: dict[str, Any], conversation: Conversation) -> ContentBlock:
+    function, provider_id = wire.get("function"), text_or_none(wire.get("id"))
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        return OpaqueBlock(NAME, wire, {"dialect": NAME, "at": "tool_calls"})
+    call_id = conversation.call_id(provider_id or "")
+    block, form = _call_from(call_id, function["name"], function.get("arguments"))
+    notes = {"id": provider_id if provider_id != call_id else None, "form": form}
+    return block.replace(provider_raw=noted(NAME, _natural_call(block, notes), wire, **notes))
+
+
+def _read_legacy_call(wire: dict[str, Any], conversation: Conversation) -> ContentBlock:
+    call_id = conversation.call_id(LEGACY_ID + wire["name"])
+    block, form = _call_from(call_id, wire["name"], wire.get("arguments"))
+    natural = _natural_call(block, {"form": form})["function"]
+    return block.replace(provider_raw=noted(NAME, natural, wire, at="function_call", form=form))
+
+
+def _call_from(call_id: str, name: str, arguments: Any) -> tuple[ToolUseBlock | InvalidToolUseBlock, str | None]:
+    """The call, if its arguments are a JSON object. No text at all is how vendors send no arguments."""
+    if isinstance(arguments, dict):
+        return ToolUseBlock(call_id, name, arguments), "object"
+    if not isinstance(arguments, str | None):
+        text = msgspec.json.encode(arguments).decode()
+        return InvalidToolUseBlock(call_id, name, text, "the arguments are no string"), None
+    try:
+        value = read_json(arguments, OWN) if arguments and arguments.strip() else {}
+        if not isinstance(value, dict):
+            raise JsonError(f"a tool's input is a JSON object, not {type(value).__name__}")
+        return ToolUseBlock(call_id, name, value), None
+    except (JsonError, ValueError) as error:
+        return InvalidToolUseBlock(call_id, name, arguments or "", str(error)), None
+
+
+def cannot_say(block: ContentBlock, role: Role, *, is_own: bool) -> str | None:
+    """Why this wire cannot carry a block in a message of that role; ``None`` if it can.
+
+    Only users may send media. Some vendors allow more: what came so, goes so.
+    """
+    notes = notes_of(getattr(block, "provider_raw", None), NAME)
+    match block:
+        case TextBlock():
+            return None
+        case OpaqueBlock(dialect=dialect):
+            return None if dialect == NAME else f"a block that only {dialect} understands"
+        case ThinkingBlock() | RedactedThinkingBlock():
+            return None if "at" in notes and role is Role.ASSISTANT else "reasoning of another origin"
+        case ToolUseBlock() | InvalidToolUseBlock():
+            return None if role is Role.ASSISTANT else "only an assistant calls tools here"
+        case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
+            if role is not Role.USER and not is_own:
+                return f"only users send such blocks here, not a message of role {role.value}"
+            return _cannot_send(block, notes.get("form"))
+        case _:
+            return "this API takes no such block"
+
+
+def _cannot_send(block: ImageBlock | AudioBlock | VideoBlock | DocumentBlock, form: str | None) -> str | None:
+    if block.source.kind == "file_ref":
+        return "a file of the workspace, which this API cannot read"
+    if block.source.kind == "url" and isinstance(block, AudioBlock | DocumentBlock) and form is None:
+        return "this API takes no such block by its address"
+    return None
+
+
+def place_of(block: ContentBlock) -> str:
+    """The key of the message under which a block stands."""
+    default = "tool_calls" if isinstance(block, ToolUseBlock | InvalidToolUseBlock) else "content"
+    return str(notes_of(getattr(block, "provider_raw", None), NAME).get("at", default))
+
+
+def natural_message(
+    role: Role, blocks: Iterable[ContentBlock], notes: Mapping[str, Any], *, reply: bool = False
+) -> dict[str, Any]:
+    """What we would write for a message, its blocks with what was noted about them."""
+    blocks = tuple(blocks)
+    parts, details, calls, fields = [], [], [], dict[str, Any]()
+    for block in blocks:
+        match place_of(block):
+            case "content":
+                parts.append(written_part(block))
+            case "reasoning_details":
+                details.append(_written_detail(block))
+            case "tool_calls":
+                calls.append(written_call(block))
+            case "function_call":
+                fields["function_call"] = written_call(block)
+            case field:
+                words = block.data if isinstance(block, RedactedThinkingBlock) else getattr(block, "text", "")
+                for key in (field, *notes_of(getattr(block, "provider_raw", None), NAME).get("also", ())):
+                    fields[key] = fields.get(key, "") + words
+    fields.update((key, _detailed_text(blocks)) for key in notes.get("shown", ()) if details)
+    content = natural_content(parts, notes.get("form"), role, reply=reply)
+    wire: dict[str, Any] = {"role": notes.get("role", role.value)}
+    if content is not ABSENT:
+        wire["content"] = content
+    wire.update(fields)
+    if details:
+        wire["reasoning_details"] = details
+    return {**wire, "tool_calls": calls} if calls else wire
+
+
+def natural_content(parts: list[dict[str, Any]], form: str | None, role: Role, *, reply: bool = False) -> Any:
+    """One text is a string, several parts are a list; a reply is always a string, unless it came as a list."""
+    if not parts:
+        empty: Any = {"absent": ABSENT, "null": None, "empty": "", "list": []}
+        return empty.get(form, None if role is Role.ASSISTANT else "")
+    is_plain = all(set(part) == {"type", "text"} and part["type"] == "text" for part in parts)
+    if form == "list" or not is_plain or (len(parts) > 1 and not reply):
+        return parts
+    return "".join(part["text"] for part in parts)
+
+
+def written_part(block: ContentBlock) -> dict[str, Any]:
+    if isinstance(block, OpaqueBlock):
+        return block.wire
+    notes = notes_of(getattr(block, "provider_raw", None), NAME)
+    made: dict[str, Any] = restored(_natural_part(block, notes), notes.get("residue"))
+    return made
+
+
+def _natural_part(block: ContentBlock, notes: Mapping[str, Any]) -> dict[str, Any]:
+    """What we would write for a part if nobody had noted more than its form."""
+    form = notes.get("form")
+    match block:
+        case TextBlock(text):
+            return {"type": "refusal", "refusal": text} if form == "refusal" else {"type": "text", "text": text}
+        case ImageBlock(source, media_type):
+            url = _url(source, media_type)
+            return {"type": "image_url", "image_url": url if form == "string" else {"url": url}}
+        case AudioBlock(source, media_type):
+            word = _AUDIO_WORDS.get(media_type, media_type.removeprefix("audio/"))
+            return {"type": "input_audio", "input_audio": {"data": source.data, "format": word}}
+        case VideoBlock(source, media_type):
+            return {"type": "video_url", "video_url": {"url": _url(source, media_type)}}
+        case DocumentBlock():
+            return _natural_document(block, form)
+        case ThinkingBlock(text):
+            texts = _cut(text, notes.get("pieces"))
+            return {"type": "thinking", "thinking": [{"type": "text", "text": piece} for piece in texts]}
+        case _:
+            return {"type": "text", "text": f"[{block.type}]"}
+
+
+def _natural_document(block: DocumentBlock, form: str | None) -> dict[str, Any]:
+    url = _url(block.source, block.media_type)
+    if form == "document_url":
+        named = {"document_name": block.name} if block.name is not None else {}
+        return {"type": "document_url", "document_url": url, **named}
+    if form == "file_url":
+        return {"type": "file_url", "file_url": {"url": url}}
+    if form is None and block.media_type.startswith("text/"):  # files are PDFs here; a text can be said as one
+        try:
+            return {"type": "text", "text": base64.b64decode(block.source.data, validate=True).decode()}
+        except (binascii.Error, ValueError):
+            pass
+    return {"type": "file", "file": {"filename": block.name or "document.pdf", "file_data": url}}
+
+
+def _url(source: ImageSource, media_type: str) -> str:
+    return source.data if source.kind == "url" else f"data:{media_type};base64,{source.data}"
+
+
+def _cut(text: str, lengths: list[int] | None) -> list[str]:
+    if lengths is None or sum(lengths) != len(text):
+        return [text]
+    ends = [sum(lengths[: count + 1]) for count in range(len(lengths))]
+    return [text[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+def _written_detail(block: ContentBlock) -> dict[str, Any]:
+    if isinstance(block, OpaqueBlock):
+        return block.wire
+    notes = notes_of(getattr(block, "provider_raw", None), NAME)
+    made: dict[str, Any] = restored(_natural_detail(block, notes.get("form")), notes.get("residue"))
+    return made
+
+
+def _natural_detail(block: ContentBlock, form: str | None) -> dict[str, Any]:
+    match block:
+        case ThinkingBlock(text, signature):
+            if form == "summary":
+                return {"type": "reasoning.summary", "summary": text}
+            signed = {"signature": signature} if signature is not None else {}
+            return {"type": "reasoning.text", "text": text, **signed}
+        case RedactedThinkingBlock(data):
+            return {"type": "reasoning.encrypted", "data": data}
+        case _:
+            return {"type": "reasoning.text", "text": ""}
+
+
+def written_call(block: ContentBlock) -> dict[str, Any]:
+    if isinstance(block, OpaqueBlock):
+        return block.wire
+    notes = notes_of(getattr(block, "provider_raw", None), NAME)
+    natural = _natural_call(block, notes)
+    made: dict[str, Any] = natural["function"] if notes.get("at") == "function_call" else natural
+    made = restored(made, notes.get("residue"))
+    return made
+
+
+def _natural_call(block: ContentBlock, notes: Mapping[str, Any]) -> dict[str, Any]:
+    arguments: Any = getattr(block, "input_text", "")
+    if isinstance(block, ToolUseBlock):
+        arguments = block.input if notes.get("form") == "object" else msgspec.json.encode(block.input).decode()
+    call_id, name = getattr(block, "id", ""), getattr(block, "name", "")
+    provider_id = notes.get("id")
+    return {
+        "id": provider_id if provider_id is not None else spell(call_id, AS_IT_IS),
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }

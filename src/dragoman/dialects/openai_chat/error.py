@@ -1,0 +1,139 @@
+"""Errors of Chat Completions, in the words of many vendors, both ways.
+
+The one rule: whatever came, there is a fault for it; no error is hidden by another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.dialects.openai_chat.blocks import NAME
+from dragoman.dialects.parts.headers import retry_after_s
+from dragoman.dialects.parts.scalars import text_or_none
+from dragoman.exchange import ErrorClass, Fault, Written
+
+_ERROR_WORDS: Final = {
+    "rate_limit_exceeded": ("rate_limited", ErrorClass.RATE_LIMIT),
+    "rate_limit_error": ("rate_limited", ErrorClass.RATE_LIMIT),
+    "tokens": ("rate_limited", ErrorClass.RATE_LIMIT),
+    "requests": ("rate_limited", ErrorClass.RATE_LIMIT),
+    "insufficient_quota": ("forbidden", ErrorClass.AUTH),
+    "billing_hard_limit_reached": ("forbidden", ErrorClass.AUTH),
+    "invalid_api_key": ("unauthorized", ErrorClass.AUTH),
+    "authentication_error": ("unauthorized", ErrorClass.AUTH),
+    "permission_error": ("forbidden", ErrorClass.AUTH),
+    "context_length_exceeded": ("context_overflow", ErrorClass.CONTEXT_OVERFLOW),
+    "exceed_context_size_error": ("context_overflow", ErrorClass.CONTEXT_OVERFLOW),
+    "model_not_found": ("not_found", ErrorClass.INVALID_REQUEST),
+    "not_found_error": ("not_found", ErrorClass.INVALID_REQUEST),
+    "DeploymentNotFound": ("not_found", ErrorClass.INVALID_REQUEST),
+    "content_filter": ("invalid_request", ErrorClass.INVALID_REQUEST),
+    "content_policy_violation": ("invalid_request", ErrorClass.INVALID_REQUEST),
+    "invalid_request_error": ("invalid_request", ErrorClass.INVALID_REQUEST),
+    "overloaded_error": ("overloaded", ErrorClass.RATE_LIMIT),
+    "engine_overloaded": ("overloaded", ErrorClass.RATE_LIMIT),
+    "service_unavailable": ("overloaded", ErrorClass.RATE_LIMIT),
+    "timeout": ("timeout", ErrorClass.NETWORK),
+    "server_error": ("server_error", ErrorClass.SERVER_ERROR),
+    "api_error": ("server_error", ErrorClass.SERVER_ERROR),
+}
+_WRITTEN_WORDS: Final = {  # type and code, as OpenAI pairs them
+    "rate_limited": ("requests", "rate_limit_exceeded"),
+    "unauthorized": ("invalid_request_error", "invalid_api_key"),
+    "context_overflow": ("invalid_request_error", "context_length_exceeded"),
+    "not_found": ("invalid_request_error", "model_not_found"),
+    "invalid_request": ("invalid_request_error", None),
+    "forbidden": ("permission_error", None),
+    "overloaded": ("server_error", "engine_overloaded"),
+    "timeout": ("server_error", "timeout"),
+}
+_RETRYABLE: Final = frozenset({ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK})
+_OVERFLOW: Final = (
+    "context length",
+    "context size",
+    "context window",
+    "maximum context",
+    "too many tokens",
+    "too long",
+)
+
+
+def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
+    """What went wrong on the other side."""
+    error = _error_object(body)
+    kind, code, message = error.get("type"), error.get("code"), str(error.get("message") or "no message")
+    said = next((value for value in (status, code, error.get("status")) if type(value) is int), None)
+    words = [word for word in (code, kind) if isinstance(word, str) and word]
+    found = next((_ERROR_WORDS[word] for word in words if word in _ERROR_WORDS), None)
+    if found is None or (found[0] == "invalid_request" and said in (401, 402, 403, 404, 408, 413, 429)):
+        found = _by_status(said)
+    if found[1] is ErrorClass.INVALID_REQUEST and any(sign in message.lower() for sign in _OVERFLOW):
+        found = ("context_overflow", ErrorClass.CONTEXT_OVERFLOW)
+    return Fault(
+        code=found[0],
+        message=message,
+        error_class=found[1],
+        retryable=found[1] in _RETRYABLE,
+        retry_after_s=retry_after_s(headers),
+        status=status,
+        provider=NAME,
+        provider_code=words[0] if words else str(code) if code is not None else None,
+        request_id=headers.get("x-request-id") or text_or_none(error.get("request_id")),
+    )
+
+
+def _error_object(body: Any) -> dict[str, Any]:
+    """The error, wherever vendors put it: under ``error``, as a text, under ``detail``, in a list, or bare."""
+    if isinstance(body, bytes | str):
+        try:
+            body = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            text = body if isinstance(body, str) else body.decode("utf-8", "replace")
+            return {"message": text[:1024]}
+    if isinstance(body, list) and body:
+        body = body[0]
+    match body:
+        case {"error": dict(error)}:
+            return error
+        case {"error": str(text)} | {"detail": str(text)}:
+            return {**body, "message": text}
+        case {"detail": list(details)}:
+            return {**body, "message": msgspec.json.encode(details).decode()[:1024]}
+        case dict():
+            return body
+        case _:
+            return {}
+
+
+def _by_status(status: int | None) -> tuple[str, ErrorClass]:
+    match status:
+        case 401:
+            return "unauthorized", ErrorClass.AUTH
+        case 402 | 403:
+            return "forbidden", ErrorClass.AUTH
+        case 404:
+            return "not_found", ErrorClass.INVALID_REQUEST
+        case 408:
+            return "timeout", ErrorClass.NETWORK
+        case 413:
+            return "context_overflow", ErrorClass.CONTEXT_OVERFLOW
+        case 429:
+            return "rate_limited", ErrorClass.RATE_LIMIT
+        case 503 | 529:
+            return "overloaded", ErrorClass.RATE_LIMIT
+        case int() if status >= 500:
+            return "server_error", ErrorClass.SERVER_ERROR
+        case int() if status >= 400:
+            return "invalid_request", ErrorClass.INVALID_REQUEST
+        case _:
+            return "server_error", ErrorClass.OTHER
+
+
+def write_error(fault: Fault) -> Written:
+    """The fault as this API says it."""
+    kind, code = _WRITTEN_WORDS.get(fault.code, ("server_error", fault.code))
+    known = fault.provider_code if fault.provider == NAME else None
+    return Written({"error": {"message": fault.message, "type": kind, "param": None, "code": known or code}})
