@@ -93,6 +93,38 @@ def test_a_session_moves_to_other_providers_and_back_and_every_id_resolves() -> 
     assert wire["messages"][2]["content"][0]["tool_use_id"] == "toolu_01ABC"
 
 
+def test_a_result_follows_its_call_also_when_the_map_of_ids_was_lost() -> None:
+    spoken = adapter("anthropic:claude-sonnet-4-6").from_wire_response(ANSWER, CONTEXT)
+    wire = adapter("anthropic:claude-sonnet-4-6", ToolIds()).to_wire([spoken, result(spoken.content[2].id)]).wire
+    assert wire["messages"][1]["content"][0]["tool_use_id"] == "toolu_01ABC"
+
+
+def test_a_name_that_another_speaker_of_the_dialect_gave_is_kept_only_where_it_is_accepted() -> None:
+    answer = {
+        "model": "m",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": "tool_calls",
+                "message": {
+                    "role": "assistant",
+                    "tool_calls": [
+                        {"id": "call_abc", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+                    ],
+                },
+            }
+        ],
+    }
+    ids = ToolIds()
+    spoken = adapter("groq:openai/gpt-oss-20b", ids).from_wire_response(answer, CONTEXT)
+    history = [user(TextBlock("Go.")), spoken, result(spoken.content[0].id)]
+    for model, is_kept in {"deepseek:deepseek-chat": True, "mistral:mistral-large-2512": False}.items():
+        called, answered = adapter(model, ids).to_wire(history).wire["messages"][1:]
+        assert called["tool_calls"][0]["id"] == answered["tool_call_id"]
+        assert (called["tool_calls"][0]["id"] == "call_abc") is is_kept
+        assert len(answered["tool_call_id"]) == (8 if is_kept else 9)
+
+
 def test_a_prompt_grows_at_its_end_only() -> None:
     ids = ToolIds()
     spoken = adapter("anthropic:claude-sonnet-4-6", ids).from_wire_response(ANSWER, CONTEXT)

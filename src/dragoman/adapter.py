@@ -24,7 +24,7 @@ from dragoman.dialects.parts.residue import notes_of
 from dragoman.errors import CriticalLossError
 from dragoman.event import StreamEvent
 from dragoman.exchange import Loss, OpaqueTool, Options, Reply, Request, ToolDefinition, Written
-from dragoman.ids import ToolIds
+from dragoman.ids import AS_IT_IS, ToolIds
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -95,9 +95,11 @@ class Adapter:
         options: Options | None = None,
     ) -> Request:
         """What would be asked, with every call under the name that the provider knows or accepts."""
+        given = tuple(messages)
+        names = self._names_of_calls(given)
         return Request(
             model=self.model.name,
-            messages=tuple(self._spelled(message) for message in messages),
+            messages=tuple(self._spelled(message, names) for message in given),
             tools=tuple(tools),
             options=options or Options(),
         )
@@ -137,18 +139,35 @@ class Adapter:
         characters += sum(len(msgspec.json.encode(tool.input_schema)) + len(tool.description) for tool in tools)
         return max(1, characters // _CHARACTERS_PER_TOKEN)
 
-    def _spelled(self, message: Message) -> Message:
+    def _names_of_calls(self, messages: Iterable[Message]) -> dict[str, str]:
+        """What this provider is to call each call: as it or another one named it, if it takes that, else a spelling.
+
+        Several providers may speak one dialect, and one may refuse the names that another one gives.
+        """
+        names: dict[str, str] = {}
+        spelling = self.provider.tool_ids
+        for message in messages:
+            is_own = message.metadata.provider == self.provider.key
+            for block in message.content:
+                if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
+                    issued = notes_of(block.provider_raw, self.dialect.NAME).get("id")
+                    is_taken = issued and (is_own or spelling == AS_IT_IS or spelling.accepts(issued))
+                    names[block.id] = issued if is_taken else self.ids.theirs(self.provider.key, block.id, spelling)
+        return names
+
+    def _spelled(self, message: Message, names: dict[str, str]) -> Message:
         """The message, with calls of other origin under the names that this provider knows or accepts."""
         if message.role not in (Role.ASSISTANT, Role.TOOL):
             return message
-        blocks = tuple(self._spelled_block(block) for block in message.content)
+        blocks = tuple(self._spelled_block(block, names) for block in message.content)
         return msgspec.structs.replace(message, content=blocks)
 
-    def _spelled_block(self, block: ContentBlock) -> ContentBlock:
+    def _spelled_block(self, block: ContentBlock, names: dict[str, str]) -> ContentBlock:
         match block:
             case ToolUseBlock(id=call_id) | InvalidToolUseBlock(id=call_id) | ToolResultBlock(tool_use_id=call_id):
                 notes = notes_of(block.provider_raw, self.dialect.NAME)
-                theirs = notes.get("id") or self.ids.theirs(self.provider.key, call_id, self.provider.tool_ids)
+                theirs = names.get(call_id) or notes.get("id")
+                theirs = theirs or self.ids.theirs(self.provider.key, call_id, self.provider.tool_ids)
                 raw = {**notes, "dialect": self.dialect.NAME, "id": theirs}
                 return msgspec.structs.replace(block, provider_raw=raw)
             case _:
