@@ -151,8 +151,10 @@ class Adapter:
             for block in message.content:
                 if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
                     issued = notes_of(block.provider_raw, self.dialect.NAME).get("id")
-                    is_taken = issued and (is_own or spelling == AS_IT_IS or spelling.accepts(issued))
-                    names[block.id] = issued if is_taken else self.ids.theirs(self.provider.key, block.id, spelling)
+                    if issued and (is_own or spelling == AS_IT_IS or spelling.accepts(issued)):
+                        names[block.id] = issued
+                    else:
+                        names[block.id] = self.ids.theirs(self.provider.key, block.id, spelling)
         return names
 
     def _spelled(self, message: Message, names: dict[str, str]) -> Message:
