@@ -1,0 +1,27 @@
+"""Cohere Chat, version 2: https://docs.cohere.com/reference/chat; the shapes are those of recorded exchanges.
+
+An assistant's message has content, a plan for its calls, and the calls. The plan is text that was said before calling,
+and is a text block that remembers where it stood. Citations belong to the message, not to a text. The input of a call
+is a string of JSON. A tool may answer with documents: these are texts here, so that any other model can read them.
+"""
+
+from __future__ import annotations
+
+from dragoman.dialects.cohere.blocks import ALSO_RECORDED_AS, NAME
+from dragoman.dialects.cohere.error import read_error, write_error
+from dragoman.dialects.cohere.reply import read_reply, write_reply
+from dragoman.dialects.cohere.request import read_request, write_request
+from dragoman.dialects.cohere.stream import stream_reader, stream_writer
+
+__all__ = [
+    "ALSO_RECORDED_AS",
+    "NAME",
+    "read_error",
+    "read_reply",
+    "read_request",
+    "stream_reader",
+    "stream_writer",
+    "write_error",
+    "write_reply",
+    "write_request",
+]

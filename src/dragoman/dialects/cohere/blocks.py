@@ -1,0 +1,223 @@
+"""Blocks of Cohere Chat, both ways: what a message says, and the messages made of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final, TypeGuard
+
+import msgspec
+
+from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.errors import FormatError, JsonError
+from dragoman.exchange import Loss
+from dragoman.ids import AS_IT_IS, spell
+from dragoman.jsontext import OWN, read_json
+from dragoman.message import (
+    ContentBlock,
+    ImageBlock,
+    ImageSource,
+    InvalidToolUseBlock,
+    Message,
+    OpaqueBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+)
+
+NAME: Final = "cohere"
+ALSO_RECORDED_AS: Final = ("cohere-v2",)  # what records of its traffic call it
+_DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
+_Call = ToolUseBlock | InvalidToolUseBlock
+
+
+def read_said(wire: dict[str, Any], where: str, conversation: Conversation) -> tuple[list[ContentBlock], str | None]:
+    """What a message says, its content, its plan and its calls; and whether its content is a plain string."""
+    content, plan, calls = wire.get("content"), wire.get("tool_plan"), wire.get("tool_calls")
+    blocks: list[ContentBlock] = []
+    if isinstance(content, str):
+        if content or not calls:
+            blocks.append(TextBlock(content))
+    elif content is not None and not (calls and _is_blank(content)):
+        for index, part in enumerate(a_list(content, f"{where}.content")):
+            blocks.append(read_part(an_object(part, f"{where}.content[{index}]")))
+    if isinstance(plan, str) and plan:
+        blocks.append(TextBlock(plan, {"dialect": NAME, "form": "tool_plan"}))
+    for index, call in enumerate(a_list(calls or [], f"{where}.tool_calls")):
+        place = f"{where}.tool_calls[{index}]"
+        blocks.append(read_call(an_object(call, place), place, conversation))
+    return blocks, form_of(wire)
+
+
+def form_of(wire: dict[str, Any]) -> str | None:
+    if "content" not in wire:
+        return "absent"
+    return "string" if isinstance(wire["content"], str) else None
+
+
+def _is_blank(content: Any) -> bool:
+    """Whether content stands there only because a client thought that it had to, beside calls."""
+    return isinstance(content, list) and all(part == {"type": "text", "text": ""} for part in content)
+
+
+def natural_message(role: str, blocks: Iterable[ContentBlock], form: str | None = None) -> dict[str, Any]:
+    """What we would write for a message if nobody had noted anything about it."""
+    parts: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    wire: dict[str, Any] = {"role": role}
+    for block in blocks:
+        if isinstance(block, _Call):
+            calls.append(_written_call(block))
+        elif role == "assistant" and "tool_plan" not in wire and _is_plan(block):
+            wire["tool_plan"] = block.text
+        else:
+            parts.append(written_part(block))
+    if form == "string" and (not parts or (len(parts) == 1 and set(parts[0]) == {"type", "text"})):
+        wire["content"] = parts[0]["text"] if parts else ""
+    elif parts or not (calls or "tool_plan" in wire or form == "absent"):
+        wire["content"] = parts
+    if calls:
+        wire["tool_calls"] = calls
+    return wire
+
+
+def _is_plan(block: ContentBlock) -> TypeGuard[TextBlock]:
+    return isinstance(block, TextBlock) and notes_of(block.provider_raw, NAME).get("form") == "tool_plan"
+
+
+def read_part(wire: dict[str, Any]) -> ContentBlock:
+    """A part of some content as we know it, with what is left over; else the whole of it, opaque."""
+    block, form = _known_part(wire)
+    if block is None:
+        return OpaqueBlock(NAME, wire)
+    return block.replace(provider_raw=noted(NAME, _natural_part(block, form), wire, form=form))
+
+
+def _known_part(wire: dict[str, Any]) -> tuple[TextBlock | ThinkingBlock | ImageBlock | None, str | None]:
+    match wire:
+        case {"type": "text", "text": str(text)}:
+            return TextBlock(text), None
+        case {"type": "thinking", "thinking": str(text)}:
+            return ThinkingBlock(text), "thinking"  # a note for every one of them: it is how we know our own
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            match = _DATA_URL.fullmatch(url)
+            if match is not None:
+                return ImageBlock(ImageSource("base64", match[2]), match[1]), None
+            return ImageBlock(ImageSource("url", url), "image/*"), None
+        case {"type": "document", "document": {"data": str(text)}}:
+            return TextBlock(text), "document"
+        case {"type": "document", "document": {"data": dict(data)}}:
+            return TextBlock(msgspec.json.encode(data).decode()), "document_object"
+        case _:
+            return None, None
+
+
+def _natural_part(block: ContentBlock, form: str | None = None) -> dict[str, Any]:
+    """What we would write for a part of some content if nobody had noted anything about it."""
+    match block:
+        case TextBlock(text) if form == "document":
+            return {"type": "document", "document": {"data": text}}
+        case TextBlock(text) if form == "document_object":
+            value, problem = _read_arguments(text)
+            return {"type": "document", "document": {"data": value if problem is None else {"text": text}}}
+        case TextBlock(text):
+            return {"type": "text", "text": text}
+        case ThinkingBlock(text):
+            return {"type": "thinking", "thinking": text}
+        case ImageBlock(source, media_type):
+            url = source.data if source.kind == "url" else f"data:{media_type};base64,{source.data}"
+            return {"type": "image_url", "image_url": {"url": url}}
+        case OpaqueBlock(wire=wire):
+            return wire
+        case _:
+            return {"type": "text", "text": f"[{block.type}]"}
+
+
+def written_part(block: ContentBlock) -> dict[str, Any]:
+    notes = notes_of(getattr(block, "provider_raw", None), NAME)
+    made: dict[str, Any] = restored(_natural_part(block, notes.get("form")), notes.get("residue"))
+    return made
+
+
+def read_call(wire: dict[str, Any], where: str, conversation: Conversation) -> _Call:
+    function = an_object(wire.get("function"), f"{where}.function")
+    name, arguments = function.get("name"), function.get("arguments")
+    provider_id = wire.get("id")
+    if not isinstance(name, str) or not isinstance(provider_id, str):
+        raise FormatError("a call has an id, and the name of its tool", where=where)
+    if arguments is not None and not isinstance(arguments, str):
+        raise FormatError("the input of a call is a text", where=f"{where}.function.arguments")
+    call_id = conversation.call_id(provider_id)
+    value, problem = _read_arguments(arguments or "")
+    block: _Call
+    if problem is None:
+        block = ToolUseBlock(call_id, name, value)
+    else:
+        block = InvalidToolUseBlock(call_id, name, arguments or "", problem)
+    note = provider_id if provider_id != call_id else None
+    form = None if problem is None else "text"
+    return block.replace(provider_raw=noted(NAME, _natural_call(block, note, form), wire, id=note, form=form))
+
+
+def _read_arguments(text: str) -> tuple[dict[str, Any], str | None]:
+    """The input of a call, or why there is none. No text at all is how providers send the input of no arguments."""
+    try:
+        value = read_json(text, OWN) if text.strip() else {}
+    except JsonError as error:
+        return {}, str(error)
+    if isinstance(value, dict):
+        return value, None
+    return {}, f"a tool's input is a JSON object, not {type(value).__name__}"
+
+
+def _written_call(block: _Call) -> dict[str, Any]:
+    notes = notes_of(block.provider_raw, NAME)
+    made: dict[str, Any] = restored(_natural_call(block, notes.get("id"), notes.get("form")), notes.get("residue"))
+    return made
+
+
+def _natural_call(block: _Call, provider_id: str | None, form: str | None) -> dict[str, Any]:
+    if isinstance(block, ToolUseBlock):
+        text = msgspec.json.encode(block.input).decode()
+    elif form == "text":
+        text = block.input_text
+    else:
+        text = msgspec.json.encode({"invalid_input": block.input_text}).decode()
+    function = {"name": block.name, "arguments": text}
+    return {"id": provider_id or spell(block.id, AS_IT_IS), "type": "function", "function": function}
+
+
+def sayable(blocks: Iterable[ContentBlock], message: Message | None, losses: list[Loss]) -> list[ContentBlock]:
+    """The blocks that this wire can carry; the others become losses."""
+    kept: list[ContentBlock] = []
+    for block in blocks:
+        reason = _cannot_say(block)
+        if reason is None:
+            kept.append(block)
+        else:
+            session_id, message_id = (message.session_id, message.id) if message is not None else ("", "")
+            losses.append(Loss(session_id, message_id, block.type, NAME, reason))
+    return kept
+
+
+def _cannot_say(block: ContentBlock) -> str | None:
+    """Why this wire cannot carry a block; ``None`` if it can."""
+    match block:
+        case TextBlock() | ToolUseBlock() | InvalidToolUseBlock():
+            return None
+        case ThinkingBlock(provider_raw=raw):
+            return None if notes_of(raw, NAME) else "reasoning of another origin"
+        case ImageBlock(source):
+            return None if source.kind != "file_ref" else "this API cannot read our files"
+        case OpaqueBlock(dialect=dialect):
+            return None if dialect == NAME else f"a block that only {dialect} understands"
+        case _:
+            return "this API takes no such block"
+
+
+def cannot_answer(block: ContentBlock) -> str | None:
+    """Why a tool cannot answer with a block on this wire; ``None`` if it can."""
+    if isinstance(block, TextBlock | OpaqueBlock):
+        return _cannot_say(block)
+    return "tools answer with texts and documents here"

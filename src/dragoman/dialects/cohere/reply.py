@@ -1,0 +1,107 @@
+"""Whole replies of Cohere Chat, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from dragoman.dialects.cohere.blocks import NAME, natural_message, read_said, sayable
+from dragoman.dialects.cohere.error import RETRYABLE
+from dragoman.dialects.parts.conversation import Conversation, an_object
+from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.scalars import text_or_none
+from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
+from dragoman.message import ContentBlock, TokenUsage
+
+STOP_REASONS: Final = {
+    "COMPLETE": StopReason.END_TURN,
+    "MAX_TOKENS": StopReason.MAX_TOKENS,
+    "STOP_SEQUENCE": StopReason.STOP_SEQUENCE,
+    "TOOL_CALL": StopReason.TOOL_USE,
+    "ERROR_TOXIC": StopReason.REFUSAL,
+    "USER_CANCEL": StopReason.CANCELLED,
+    "ERROR": StopReason.ERROR,
+    "ERROR_LIMIT": StopReason.ERROR,
+    "TIMEOUT": StopReason.ERROR,
+}
+_STOP_WORDS: Final = {reason: word for word, reason in reversed(STOP_REASONS.items())}
+_ENDS: Final = {  # what an answer that ended badly failed of, by its finish reason
+    "ERROR": ("server_error", ErrorClass.SERVER_ERROR),
+    "ERROR_LIMIT": ("context_overflow", ErrorClass.CONTEXT_OVERFLOW),
+    "TIMEOUT": ("timeout", ErrorClass.NETWORK),
+}
+
+
+def read_reply(wire: Any) -> Reply:
+    """An answer of ``/v2/chat``, whole."""
+    body = an_object(wire, "$")
+    content, form = read_said(an_object(body.get("message"), "$.message"), "$.message", Conversation())
+    reason = STOP_REASONS.get(str(body.get("finish_reason")), StopReason.UNKNOWN)
+    reply = Reply(
+        content=tuple(content),
+        stop_reason=reason,
+        usage=_read_usage(body),
+        model=text_or_none(body.get("model")),
+        fault=_read_end(body) if reason is StopReason.ERROR else None,
+    )
+    return reply.replace(provider_raw=noted(NAME, _natural_reply(reply, content, form), body, form=form))
+
+
+def _read_end(body: dict[str, Any]) -> Fault:
+    """What an answer failed of that ended badly."""
+    word = str(body.get("finish_reason"))
+    code, error_class = _ENDS[word]
+    message = text_or_none(body.get("error")) or f"the answer ended with {word}"
+    retryable = error_class in RETRYABLE
+    return Fault(
+        code=code, message=message, error_class=error_class, retryable=retryable, provider=NAME, provider_code=word
+    )
+
+
+def write_reply(reply: Reply) -> Written:
+    """An answer of ``/v2/chat``, whole, and what it cannot say."""
+    losses: list[Loss] = []
+    content = sayable(reply.content, None, losses)
+    notes = notes_of(reply.provider_raw, NAME)
+    return Written(restored(_natural_reply(reply, content, notes.get("form")), notes.get("residue")), tuple(losses))
+
+
+def _natural_reply(reply: Reply, content: Iterable[ContentBlock], form: str | None) -> dict[str, Any]:
+    wire: dict[str, Any] = {"id": "dragoman", "message": natural_message("assistant", content, form)}
+    wire["finish_reason"] = _STOP_WORDS.get(reply.stop_reason, "COMPLETE")
+    if reply.fault is not None:
+        code = reply.fault.provider_code
+        wire["finish_reason"] = code if code in _ENDS else "ERROR"
+        wire["error"] = reply.fault.message
+    if reply.usage is not None:
+        wire["usage"] = _written_usage(reply.usage)
+    return wire
+
+
+def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
+    """The tokens that were used; those that were billed are fewer, and residue. Early answers call it ``meta``."""
+    usage = body.get("usage") or body.get("meta")
+    tokens = (usage.get("tokens") or usage.get("billed_units")) if isinstance(usage, dict) else None
+    if not isinstance(usage, dict) or not isinstance(tokens, dict):
+        return None
+    prompt, cached = _count(tokens.get("input_tokens")), _count(usage.get("cached_tokens"))
+    return TokenUsage(
+        input_tokens=max(prompt - cached, 0),
+        output_tokens=_count(tokens.get("output_tokens")),
+        cached_input_tokens=cached,
+        reasoning_tokens=_count(tokens.get("reasoning_tokens")),
+    )
+
+
+def _count(value: Any) -> int:
+    """Some of the counts are written as floats."""
+    return int(value) if type(value) in (int, float) and value >= 0 else 0
+
+
+def _written_usage(usage: TokenUsage) -> dict[str, Any]:
+    prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
+    tokens = {"input_tokens": prompt, "output_tokens": usage.output_tokens}
+    if usage.reasoning_tokens:
+        tokens["reasoning_tokens"] = usage.reasoning_tokens
+    wire: dict[str, Any] = {"tokens": tokens}
+    return {**wire, "cached_tokens": usage.cached_input_tokens} if usage.cached_input_tokens else wire

@@ -1,0 +1,180 @@
+"""Blocks of Ollama chat, both ways: what a message says, and the messages made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.errors import FormatError, JsonError
+from dragoman.exchange import Loss
+from dragoman.ids import AS_IT_IS, spell
+from dragoman.jsontext import OWN, read_json
+from dragoman.message import (
+    ContentBlock,
+    ImageBlock,
+    ImageSource,
+    InvalidToolUseBlock,
+    Message,
+    ProviderRaw,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+)
+
+NAME: Final = "ollama"
+OF_OURS: Final[ProviderRaw] = {"dialect": NAME, "own": True}  # reasoning of ours: there is no signature to tell it by
+_PICTURES: Final = {  # how the bytes of a picture begin, in base64: the wire does not say what kind it is
+    "iVBORw0KGgo": "image/png",
+    "/9j/": "image/jpeg",
+    "R0lGOD": "image/gif",
+    "UklGR": "image/webp",
+    "Qk": "image/bmp",
+}
+
+
+def read_blocks(wire: dict[str, Any], where: str, conversation: Conversation, seed: str) -> list[ContentBlock]:
+    """What a message says: its reasoning, its text, its pictures and its calls."""
+    blocks: list[ContentBlock] = []
+    thinking, content = text_at(wire, "thinking", where), text_at(wire, "content", where)
+    if thinking:
+        blocks.append(ThinkingBlock(thinking, provider_raw=dict(OF_OURS)))
+    if content:
+        blocks.append(TextBlock(content))
+    for index, image in enumerate(a_list(wire.get("images") or [], f"{where}.images")):
+        if not isinstance(image, str):
+            raise FormatError("a picture is base64 text", where=f"{where}.images[{index}]")
+        blocks.append(ImageBlock(ImageSource("base64", image), _picture_type(image)))
+    for index, call in enumerate(a_list(wire.get("tool_calls") or [], f"{where}.tool_calls")):
+        place = f"{where}.tool_calls[{index}]"
+        blocks.append(read_call(an_object(call, place), place, conversation, f"{seed}{index}"))
+    return blocks
+
+
+def text_at(wire: dict[str, Any], key: str, where: str) -> str:
+    value = wire.get(key)
+    if value is not None and not isinstance(value, str):
+        raise FormatError(f"text belongs here, not {type(value).__name__}", where=f"{where}.{key}")
+    return value or ""
+
+
+def _picture_type(data: str) -> str:
+    return next((kind for beginning, kind in _PICTURES.items() if data.startswith(beginning)), "image/*")
+
+
+def read_call(
+    wire: dict[str, Any], where: str, conversation: Conversation, seed: str
+) -> ToolUseBlock | InvalidToolUseBlock:
+    function = an_object(wire.get("function"), f"{where}.function")
+    name, provider_id = function.get("name"), wire.get("id")
+    if not isinstance(name, str):
+        raise FormatError("a call has the name of its tool", where=f"{where}.function.name")
+    is_named = isinstance(provider_id, str) and provider_id != ""
+    call_id = conversation.call_id(str(provider_id) if is_named else f"{seed}#{name}")
+    value, reason = _read_arguments(function.get("arguments"))
+    block: ToolUseBlock | InvalidToolUseBlock
+    if reason is None:
+        block = ToolUseBlock(call_id, name, value)
+    else:
+        block = InvalidToolUseBlock(call_id, name, arguments_text(function.get("arguments")), reason)
+    note = str(provider_id) if is_named and provider_id != call_id else None
+    form = None if is_named else "anonymous"
+    return block.replace(provider_raw=noted(NAME, _natural_call(block, note, form), wire, id=note, form=form))
+
+
+def _read_arguments(arguments: Any) -> tuple[dict[str, Any], str | None]:
+    """The input of a call, or why there is none. Some servers write it as a text, and none at all as an empty one."""
+    if isinstance(arguments, str) and arguments.strip():
+        try:
+            arguments = read_json(arguments, OWN)
+        except JsonError as error:
+            return {}, str(error)
+    if isinstance(arguments, dict):
+        return arguments, None
+    if arguments is None or isinstance(arguments, str):
+        return {}, None
+    return {}, f"a tool's input is a JSON object, not {type(arguments).__name__}"
+
+
+def arguments_text(arguments: Any) -> str:
+    """The input as raw text, as it travels in events."""
+    if arguments is None:
+        return ""
+    return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+
+
+def form_of(wire: dict[str, Any]) -> str | None:
+    return None if "content" in wire else "absent"
+
+
+def natural_message(role: str, blocks: Iterable[ContentBlock], form: str | None) -> dict[str, Any]:
+    """What we would write for a message if nobody had noted anything about it."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    images: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for block in blocks:
+        match block:
+            case TextBlock(text):
+                texts.append(text)
+            case ThinkingBlock(text):
+                thoughts.append(text)
+            case ImageBlock(source):
+                images.append(source.data)
+            case ToolUseBlock() | InvalidToolUseBlock():
+                calls.append(written_call(block))
+    wire: dict[str, Any] = {"role": role}
+    if texts or form != "absent":
+        wire["content"] = "\n".join(texts)
+    if thoughts:
+        wire["thinking"] = "\n".join(thoughts)
+    if images:
+        wire["images"] = images
+    if calls:
+        wire["tool_calls"] = calls
+    return wire
+
+
+def written_call(block: ToolUseBlock | InvalidToolUseBlock) -> dict[str, Any]:
+    notes = notes_of(block.provider_raw, NAME)
+    made: dict[str, Any] = restored(_natural_call(block, notes.get("id"), notes.get("form")), notes.get("residue"))
+    return made
+
+
+def _natural_call(
+    block: ToolUseBlock | InvalidToolUseBlock, provider_id: str | None, form: str | None
+) -> dict[str, Any]:
+    wire: dict[str, Any] = {} if form == "anonymous" else {"id": provider_id or spell(block.id, AS_IT_IS)}
+    value = block.input if isinstance(block, ToolUseBlock) else {"invalid_input": block.input_text}
+    return {**wire, "function": {"name": block.name, "arguments": value}}
+
+
+def sayable(
+    blocks: Iterable[ContentBlock], message: Message | None = None, losses: list[Loss] | None = None
+) -> list[ContentBlock]:
+    """The blocks that this wire can carry; the others become losses."""
+    kept: list[ContentBlock] = []
+    for block in blocks:
+        reason = _cannot_say(block)
+        if reason is None:
+            kept.append(block)
+        elif losses is not None:
+            session_id, message_id = (message.session_id, message.id) if message is not None else ("", "")
+            losses.append(Loss(session_id, message_id, block.type, NAME, reason))
+    return kept
+
+
+def _cannot_say(block: ContentBlock) -> str | None:
+    """Why this wire cannot carry a block; ``None`` if it can."""
+    match block:
+        case TextBlock() | ToolUseBlock() | InvalidToolUseBlock():
+            return None
+        case ThinkingBlock(provider_raw=raw):
+            return None if notes_of(raw, NAME) else "reasoning of another origin"
+        case ImageBlock(source):
+            return None if source.kind == "base64" else "this API takes the bytes of a picture, not where they are"
+        case _:
+            return "this API takes no such block"

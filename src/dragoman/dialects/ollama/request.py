@@ -1,0 +1,283 @@
+"""Requests of Ollama chat, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from dragoman.dialects.ollama.blocks import NAME, form_of, natural_message, read_blocks, sayable, written_call
+from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
+from dragoman.errors import FormatError
+from dragoman.exchange import (
+    Loss,
+    OpaqueTool,
+    Options,
+    Reasoning,
+    Request,
+    ResponseFormat,
+    SideEffects,
+    ToolDefinition,
+    Written,
+)
+from dragoman.ids import AS_IT_IS, spell
+from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
+
+_APART: Final = ("messages", "tools")  # parts of a request that are read one by one
+_LEVELS: Final = ("low", "medium", "high")  # how much to think, for the models that take more than yes and no
+_NO_INPUT: Final = {"type": "object", "properties": {}}  # the schema of a tool that came without one
+
+
+def read_request(wire: Any) -> Request:
+    """A request as ``/api/chat`` takes it."""
+    body = an_object(wire, "$")
+    if "messages" not in body:
+        raise FormatError("a request has messages", where="$.messages")
+    conversation, calls = Conversation(), _Calls()
+    for index, message in enumerate(a_list(body["messages"] or [], "$.messages")):
+        _read_message(an_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", conversation, calls)
+    tools = a_list(body.get("tools") or [], "$.tools")
+    model = body.get("model")
+    request = Request(
+        model=model if isinstance(model, str) else None,
+        messages=tuple(conversation.messages),
+        tools=tuple(_read_tool(an_object(tool, f"$.tools[{index}]")) for index, tool in enumerate(tools)),
+        options=_read_options(body),
+    )
+    rest = {key: value for key, value in body.items() if key not in _APART}
+    empty = {key: body[key] for key in _APART if key in body and not body[key]}
+    form = None if "stream" in body else "implicit"
+    natural = _written_options(request, form)
+    return request.replace(provider_raw=noted(NAME, natural, rest, empty=empty or None, form=form))
+
+
+def write_request(request: Request) -> Written:
+    """The request as ``/api/chat`` takes it, and what it cannot take."""
+    losses = _lost_options(request.options)
+    notes = notes_of(request.provider_raw, NAME)
+    top = restored(_written_options(request, notes.get("form")), notes.get("residue"))
+    wire = {key: top[key] for key in ("model",) if key in top}
+    wire["messages"] = _written_messages(request.messages, losses)
+    tools = [written for tool in request.tools if (written := _written_tool(tool, losses)) is not None]
+    if tools:
+        wire["tools"] = tools
+    wire.update((key, value) for key, value in notes.get("empty", {}).items() if not wire.get(key))
+    wire.update(top)
+    if wire.get("think") is True and request.options.reasoning is not None and request.options.reasoning.effort:
+        losses.append(Loss("", "", "reasoning.effort", NAME, "this API knows no such level; it is told to think"))
+    return Written(wire, tuple(losses))
+
+
+class _Calls:
+    """The calls so far: what they are named on the wire, and which of them still wait for their results."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, str | None]] = {}
+        self._open: dict[str, str] = {}
+
+    def add(self, blocks: Iterable[ContentBlock]) -> None:
+        """The calls among these blocks."""
+        for block in blocks:
+            if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
+                self._known[block.id] = (block.name, written_call(block).get("id"))
+                self._open[block.id] = block.name
+
+    def find(self, call_id: str) -> tuple[str, str | None] | None:
+        """The name and, if it has one, the id that a call has on the wire."""
+        return self._known.get(call_id)
+
+    def waiting(self, name: str | None) -> str | None:
+        """The oldest call of that name without a result; else the oldest of any name."""
+        return next((call_id for call_id, named in self._open.items() if named == name), next(iter(self._open), None))
+
+    def answered(self, call_id: str) -> None:
+        """A call that has its result."""
+        self._open.pop(call_id, None)
+
+
+def _read_message(wire: dict[str, Any], where: str, conversation: Conversation, calls: _Calls) -> None:
+    role = wire.get("role")
+    if role == "tool":
+        result = _read_result(wire, where, conversation, calls)
+        conversation.add(Role.TOOL, [result], answers=result.tool_use_id)
+        return
+    if role not in ("user", "assistant", "system"):
+        raise FormatError(f"a role is user, assistant, system or tool, not {role!r}", where=f"{where}.role")
+    blocks = read_blocks(wire, where, conversation, f"{len(conversation.messages)}#")
+    if not blocks and role != "assistant":
+        blocks = [TextBlock("")]
+    calls.add(blocks)
+    form = form_of(wire)
+    conversation.add(Role(role), blocks, noted(NAME, natural_message(role, blocks, form), wire, form=form))
+
+
+def _read_result(wire: dict[str, Any], where: str, conversation: Conversation, calls: _Calls) -> ToolResultBlock:
+    provider_id, name = (
+        text_or_none(wire.get("tool_call_id")),
+        text_or_none(wire.get("tool_name")) or text_or_none(wire.get("name")),
+    )
+    call_id = conversation.answered_id(provider_id) if provider_id else calls.waiting(name)
+    call_id = call_id or conversation.call_id(f"{len(conversation.messages)}#{name}")  # it answers nothing that we know
+    calls.answered(call_id)
+    blocks = read_blocks({key: wire[key] for key in ("content", "images") if key in wire}, where, conversation, "")
+    result = ToolResultBlock(call_id, tuple(blocks))
+    note, form = provider_id if provider_id != call_id else None, form_of(wire)
+    natural = _natural_result(result, calls, note, form)
+    return result.replace(provider_raw=noted(NAME, natural, wire, id=note, form=form))
+
+
+def _natural_result(
+    result: ToolResultBlock, calls: _Calls, provider_id: str | None, form: str | None
+) -> dict[str, Any]:
+    wire = natural_message("tool", sayable(result.content), form)
+    known = calls.find(result.tool_use_id)
+    if known is None:
+        return {**wire, "tool_call_id": provider_id or spell(result.tool_use_id, AS_IT_IS)}
+    name, known_id = known
+    return {**wire, "tool_name": name, **({"tool_call_id": known_id} if known_id is not None else {})}
+
+
+def _written_messages(messages: tuple[Message, ...], losses: list[Loss]) -> list[dict[str, Any]]:
+    wire: list[dict[str, Any]] = []
+    calls = _Calls()
+    for message in messages:
+        results = [block for block in message.content if isinstance(block, ToolResultBlock)]
+        wire.extend(_written_result(result, calls, message, losses) for result in results)
+        others = [block for block in message.content if not isinstance(block, ToolResultBlock)]
+        blocks = sayable(others, message, losses)
+        calls.add(blocks)
+        if blocks or not message.content:  # else nothing of it can be said here; the losses name it
+            notes = notes_of(message.metadata.provider_raw, NAME)
+            natural = natural_message(message.role.value, blocks, notes.get("form"))
+            wire.append(restored(natural, notes.get("residue")))
+    return wire
+
+
+def _written_result(result: ToolResultBlock, calls: _Calls, message: Message, losses: list[Loss]) -> dict[str, Any]:
+    sayable(result.content, message, losses)
+    if result.is_error:
+        reason = "that a tool failed; what it said about it is kept"
+        losses.append(Loss(message.session_id, message.id, "is_error", NAME, reason))
+    notes = notes_of(result.provider_raw, NAME)
+    natural = _natural_result(result, calls, notes.get("id"), notes.get("form"))
+    made: dict[str, Any] = restored(natural, notes.get("residue"))
+    return made
+
+
+def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
+    match wire:
+        case {"type": "function", "function": {"name": str(name), **function}}:
+            description, schema = function.get("description"), function.get("parameters")
+            tool = ToolDefinition(
+                name,
+                description if isinstance(description, str) else "",
+                schema if isinstance(schema, dict) else dict(_NO_INPUT),
+                SideEffects.EXECUTE,
+            )
+            form = "bare" if "parameters" not in function else None
+            return tool.replace(provider_raw=noted(NAME, _natural_tool(tool, form), wire, form=form))
+        case _:
+            return OpaqueTool(NAME, wire)
+
+
+def _natural_tool(tool: ToolDefinition, form: str | None) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        function["description"] = tool.description
+    if form != "bare" or tool.input_schema != _NO_INPUT:
+        function["parameters"] = tool.input_schema
+    return {"type": "function", "function": function}
+
+
+def _written_tool(tool: ToolDefinition | OpaqueTool, losses: list[Loss]) -> dict[str, Any] | None:
+    if isinstance(tool, OpaqueTool):
+        if tool.dialect == NAME:
+            return tool.wire
+        losses.append(Loss("", "", "tool", NAME, f"a tool that only {tool.dialect} understands"))
+        return None
+    notes = notes_of(tool.provider_raw, NAME)
+    made: dict[str, Any] = restored(_natural_tool(tool, notes.get("form")), notes.get("residue"))
+    return made
+
+
+def _read_options(body: dict[str, Any]) -> Options:
+    options = body.get("options")
+    options = options if isinstance(options, dict) else {}
+    limit, stop = integer_or_none(options.get("num_predict")), options.get("stop")
+    return Options(
+        max_output_tokens=limit if limit is not None and limit > 0 else None,  # -1: no limit, -2: fill the context
+        temperature=number_or_none(options.get("temperature")),
+        top_p=number_or_none(options.get("top_p")),
+        top_k=integer_or_none(options.get("top_k")),
+        stop_sequences=texts_of([stop] if isinstance(stop, str) else stop),
+        seed=integer_or_none(options.get("seed")),
+        presence_penalty=number_or_none(options.get("presence_penalty")),
+        frequency_penalty=number_or_none(options.get("frequency_penalty")),
+        response_format=_read_format(body.get("format")),
+        reasoning=_read_reasoning(body.get("think")),
+        stream=body.get("stream") is not False,  # it answers in pieces unless told otherwise
+    )
+
+
+def _read_format(asked: Any) -> ResponseFormat | None:
+    if isinstance(asked, dict):
+        return ResponseFormat("json_schema", asked)
+    return ResponseFormat("json") if asked == "json" else None
+
+
+def _read_reasoning(think: Any) -> Reasoning | None:
+    if isinstance(think, bool):
+        return Reasoning(enabled=think)
+    return Reasoning(effort=think) if isinstance(think, str) and think else None
+
+
+def _written_options(request: Request, form: str | None) -> dict[str, Any]:
+    options = request.options
+    wire: dict[str, Any] = {"model": request.model} if request.model is not None else {}
+    inner: dict[str, Any] = {
+        key: value
+        for key, value in (
+            ("num_predict", options.max_output_tokens),
+            ("temperature", options.temperature),
+            ("top_p", options.top_p),
+            ("top_k", options.top_k),
+            ("stop", list(options.stop_sequences) or None),
+            ("seed", options.seed),
+            ("presence_penalty", options.presence_penalty),
+            ("frequency_penalty", options.frequency_penalty),
+        )
+        if value is not None
+    }
+    if inner:
+        wire["options"] = inner
+    if options.response_format is not None and options.response_format.kind != "text":
+        wire["format"] = options.response_format.json_schema or "json"
+    think = _written_think(options.reasoning)
+    if think is not None:
+        wire["think"] = think
+    if form != "implicit" or options.stream is not True:
+        wire["stream"] = options.stream is True
+    return wire
+
+
+def _written_think(reasoning: Reasoning | None) -> bool | str | None:
+    if reasoning is None:
+        return None
+    if reasoning.enabled is False or reasoning.effort == "none":
+        return False
+    if reasoning.effort in _LEVELS:
+        return reasoning.effort
+    return True if reasoning.enabled or reasoning.effort or reasoning.budget_tokens is not None else None
+
+
+def _lost_options(options: Options) -> list[Loss]:
+    reasoning = options.reasoning or Reasoning()
+    lost = {
+        "tool_choice": options.tool_choice is not None and options.tool_choice.mode != "auto",
+        "parallel_tool_calls": options.parallel_tool_calls is False,
+        "reasoning.budget_tokens": reasoning.budget_tokens is not None,
+        "service_tier": options.service_tier is not None,
+        "user": options.user is not None,
+    }
+    return [Loss("", "", name, NAME, "this API has no such option") for name, is_lost in lost.items() if is_lost]
