@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
 import pytest
 
-from dragoman import catalog
+from dragoman import catalog, dialects
 from dragoman.catalog import AdapterCapabilities, Catalog, catalog_from, rows_from
 from dragoman.errors import FormatError, UnknownModelError
+from tests.conftest import CORPUS
 
+SIGNED_IN_OTHERWISE = ("vertex", "bedrock", "chatgpt-codex", "github-copilot", "github-copilot-responses")
 ROWS = """
 [providers.acme]
 title = "Acme"
@@ -75,8 +83,68 @@ def test_built_in_rows_are_consistent() -> None:
         assert 0 < capabilities.max_output_tokens <= capabilities.max_context_tokens, model.id
         assert bool(capabilities.accepted_image_media_types) == capabilities.supports_images, model.id
     for provider in rows.providers.values():
-        assert provider.runs_locally or provider.key_variables or provider.key in ("vertex", "bedrock"), provider.key
+        assert provider.runs_locally or provider.key_variables or provider.key in SIGNED_IN_OTHERWISE, provider.key
         assert not (provider.runs_locally and provider.key_variables)
+        assert set(provider.quirks) <= set(getattr(dialects.load(provider.dialect), "QUIRKS", ())), provider.key
+
+
+def test_every_quirk_has_a_meaning_and_a_dialect_that_reads_it() -> None:
+    read = {quirk for name in dialects.names() for quirk in getattr(dialects.load(name), "QUIRKS", ())}
+    assert read == set(catalog.QUIRKS)
+
+
+def test_everybody_who_was_recorded_has_a_row_in_the_dialect_of_the_record() -> None:
+    rows = catalog.builtin()
+    homes = {urlsplit(row.base_url).hostname: row.key for row in rows.providers.values() if row.base_url}
+    spoken = dialects_by_record()
+    unspoken = set()
+    for record in recorded():
+        if record["dialect"] not in spoken:
+            unspoken.add(record["dialect"])
+            continue
+        name = record["provider"] if record["provider"] != "other" else homes[record["host"]]
+        row = rows.provider(name, spoken[record["dialect"]])
+        assert row.dialect == spoken[record["dialect"]]
+    assert unspoken <= {"bedrock-invoke", "cohere-v1", "gemini-interactions", "ollama-generate", "writer-chat"}
+
+
+def dialects_by_record() -> dict[str, str]:
+    """What records call each dialect."""
+    return {
+        word: name
+        for name in dialects.names()
+        for word in (name.replace("_", "-"), *getattr(dialects.load(name), "ALSO_RECORDED_AS", ()))
+    }
+
+
+def recorded() -> Iterator[dict[str, Any]]:
+    files = sorted(CORPUS.glob("*.jsonl.gz"))
+    if not files:
+        pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
+    for file in files:
+        with gzip.open(file, "rt") as lines:
+            yield from map(json.loads, lines)
+
+
+def test_who_can_be_spoken_to_in_two_dialects_has_two_rows_and_one_name() -> None:
+    rows = catalog.builtin()
+    assert rows.provider("xai").dialect == "openai_responses"
+    assert rows.provider("xai", "openai_chat").key == "xai-chat"
+    assert rows.provider("azure-openai-chat").key == "azure"
+    assert rows.model("azure-openai-chat:gpt-4o").id == "azure:gpt-4o"
+    with pytest.raises(UnknownModelError, match="no provider 'xai' that speaks 'gemini'"):
+        rows.provider("xai", "gemini")
+
+
+def test_a_name_of_several_providers_is_an_error_that_names_them() -> None:
+    two = "".join(
+        f"[providers.{key}]\ntitle = 'A'\ndialect = '{dialect}'\naliases = ['ann']\n"
+        for key, dialect in (("a", "anthropic"), ("b", "gemini"))
+    )
+    rows = catalog_from(two)
+    assert rows.provider("ann", "gemini").key == "b"
+    with pytest.raises(UnknownModelError, match=r"several.*Known are a, b"):
+        rows.provider("ann")
 
 
 def test_a_model_is_found_by_its_id_and_by_its_aliases(acme: Catalog) -> None:
@@ -133,6 +201,7 @@ def test_rows_are_laid_over_the_built_in_ones_field_by_field() -> None:
         ("[providers.a]\ndialect = 'x'", r"providers\.a.*title"),
         ("[providers.a]\ntitle = 'A'\ndialect = 'x'\nurl = 'y'", "unknown field `url`"),
         ("[providers.a]\ntitle = 'A'\ndialect = 'x'\nquirks = ['odd']", "unknown quirk 'odd'"),
+        (ROWS + ROWS.partition("[models")[0].replace("acme]", "b]\naliases = ['acme']"), "'acme' is taken by 'acme'"),
         ("[models.'a:b']", "after a provider that has a row"),
         ("[models.b]", "provider:model"),
         (ROWS + "[models.'acme:third']\naliases = ['rocket']", "taken by 'acme:rocket'"),

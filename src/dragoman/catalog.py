@@ -26,6 +26,31 @@ from dragoman.ids import AS_IT_IS, IdSpelling
 from dragoman.value import Value
 
 QUIRKS: Final = {
+    # how it calls what OpenAI calls otherwise
+    "max_tokens": "the limit on the answer is `max_tokens`, not `max_completion_tokens`",
+    "random_seed": "the seed is `random_seed`, not `seed`",
+    "any_for_required": "that some tool must be called is `any`, not `required`",
+    "reasoning_object": "reasoning is asked for by `reasoning`, with `effort`, `max_tokens` or `enabled`",
+    "thinking_object": "reasoning is switched by `thinking`, whose type is `enabled` or `disabled`, beside the effort",
+    "enable_thinking": "reasoning is switched by `enable_thinking`, beside the effort",
+    "thinking_budget": "with `enable_thinking`: the limit on reasoning is `thinking_budget`",
+    # what it takes beyond that
+    "top_k": "`top_k` is taken",
+    "own_service_tiers": "`service_tier` has names of its own, so any name is written",
+    "usage_when_asked": "a stream tells its usage if asked: `stream_options` with `include_usage` is written",
+    # what it does not take
+    "no_effort": "reasoning has a switch, and no `reasoning_effort`",
+    "no_user": "no `user`",
+    "no_service_tier": "no `service_tier`",
+    "no_stop": "no `stop`",
+    "no_seed": "no `seed`",
+    "no_penalties": "no `presence_penalty` and no `frequency_penalty`",
+    "no_strict": "no `strict`, neither of a tool nor of a schema",
+    "no_stream_options": "no `stream_options`",
+    "no_json_schema": "no schema for the answer: any JSON is asked for instead",
+    "no_named_tool": "`tool_choice` cannot name a tool: that some tool must be called is asked for instead",
+    "auto_tool_choice_only": "`tool_choice` can only be `auto`",
+    # how it answers
     "terminal_reason_optional": "a complete answer may end without a reason for stopping",
 }
 _SNAPSHOT: Final = re.compile(r"(?:-\d{8}|-\d{4}-\d{2}-\d{2}|@\d{8}|-latest)\Z")
@@ -61,6 +86,7 @@ class Provider(Value, frozen=True, kw_only=True, omit_defaults=False):
     key: str  # the part of a model id before the colon
     title: str  # what people call it
     dialect: str  # how it is spoken to
+    aliases: tuple[str, ...] = ()  # what else it is called, by people or by records of its traffic
     base_url: str | None = None  # where, unless a variable says otherwise
     base_url_variable: str | None = None  # the variable that the provider's own SDK reads
     key_variables: tuple[str, ...] = ()  # the first one that is set holds the key
@@ -100,14 +126,23 @@ class Catalog:
         self.providers = {key: self._provider(key, row) for key, row in file.providers.items()}
         self.models = {model_id: self._model(model_id, row) for model_id, row in file.models.items()}
         self._aliases = self._alias_table()
+        self._check_provider_aliases()
 
-    def provider(self, key: str) -> Provider:
-        """The provider of that key, or ``UnknownModelError``."""
-        if key not in self.providers:
-            raise UnknownModelError(
-                f"no provider {key!r}", where=self._origin, remedy=f"Known are {', '.join(sorted(self.providers))}"
-            )
-        return self.providers[key]
+    def provider(self, name: str, dialect: str | None = None) -> Provider:
+        """The provider of that key or alias; with a dialect, the one that is spoken to in it."""
+        keyed = self.providers.get(name)
+        if keyed is not None and dialect in (None, keyed.dialect):
+            return keyed
+        fitting = [row for row in self.providers.values() if dialect in (None, row.dialect)]
+        match [row for row in fitting if name in row.aliases]:
+            case [row]:
+                return row
+            case []:
+                what, known = f"no provider {name!r}" + (f" that speaks {dialect!r}" if dialect else ""), fitting
+            case several:
+                what, known = f"{name!r} is what several providers are called", several
+        keys = ", ".join(sorted(row.key for row in known))
+        raise UnknownModelError(what, where=self._origin, remedy=f"Known are {keys}")
 
     def model(self, name: str) -> Model:
         """The model of that id or alias. A model without a row gets its provider's defaults and says so."""
@@ -118,10 +153,11 @@ class Catalog:
                 f"no model {name!r}", where=self._origin, remedy="Name it as provider:model, or by one of its aliases"
             )
         provider = self.provider(key)
+        model_id = f"{provider.key}:{bare}"
         declared = self.models.get(model_id) or self._snapshot_of(model_id)
         if declared is not None:
             return declared if declared.id == model_id else declared.replace(id=model_id, name=bare, aliases=())
-        capabilities = self._capabilities(key, {}, model_id)
+        capabilities = self._capabilities(provider.key, {}, model_id)
         return Model(id=model_id, provider=provider.key, name=bare, capabilities=capabilities, is_declared=False)
 
     def overlaid(self, rows: Mapping[str, Any], origin: str = "overlay") -> Catalog:
@@ -174,6 +210,18 @@ class Catalog:
                     raise self._error(f"the alias {alias!r} is taken by {table.get(alias, alias)!r}", model.id)
                 table[alias] = model.id
         return table
+
+    def _check_provider_aliases(self) -> None:
+        """In one dialect a name means one provider."""
+        owners: dict[tuple[str, str], str] = {}
+        for row in self.providers.values():
+            for name in {row.key, *row.aliases}:
+                owner = owners.setdefault((row.dialect, name), row.key)
+                if owner != row.key:
+                    raise self._error(
+                        f"the name {name!r} is taken by {owner!r}, which speaks {row.dialect} too",
+                        f"providers.{row.key}.aliases",
+                    )
 
     def _read(self, row: Any, kind: type[Row], where: str) -> Row:
         try:

@@ -5,7 +5,7 @@ The one rule: a request that was read here is written here as it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from dragoman.dialects.openai_chat.blocks import (
@@ -21,6 +21,7 @@ from dragoman.dialects.openai_chat.blocks import (
     read_parts,
     written_part,
 )
+from dragoman.dialects.openai_chat.quirks import finish, fitted
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none, texts_of
@@ -70,13 +71,18 @@ def read_request(wire: Any) -> Request:
     return request.replace(provider_raw=noted(NAME, natural, rest, spelled=spelled or None, empty=empty or None))
 
 
-def write_request(request: Request) -> Written:
-    """The request as Chat Completions takes it, and what it cannot take."""
+def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
+    """The request as Chat Completions takes it, or one who speaks it with these quirks, and what they cannot take."""
     request = with_ids_of_calls(request, NAME)
     notes = notes_of(request.provider_raw, NAME)
     spelled = notes.get("spelled", {})
-    losses = _lost_options(request.options, spelled)
-    top = restored(_written_options(request, spelled), notes.get("residue"))
+    losses: list[Loss] = []
+    theirs: dict[str, Any] = {}
+    if quirks:
+        options, spelled, theirs = fitted(request.options, spelled, quirks, losses)
+        request = request.replace(options=options)
+    losses.extend(_lost_options(request.options, spelled))
+    top = restored({**_written_options(request, spelled), **theirs}, notes.get("residue"))
     wire = {key: top[key] for key in ("model",) if key in top}
     wire["messages"] = [made for message in request.messages for made in _written_messages(message, losses)]
     for tool in request.tools:
@@ -84,7 +90,10 @@ def write_request(request: Request) -> Written:
         legacy = isinstance(tool, ToolDefinition) and notes_of(tool.provider_raw, NAME).get("form") == "function"
         if made is not None:
             wire.setdefault("functions" if legacy else "tools", []).append(made)
-    return Written({**notes.get("empty", {}), **wire, **top}, tuple(losses))
+    whole = {**notes.get("empty", {}), **wire, **top}
+    if quirks:
+        finish(whole, quirks, losses)
+    return Written(whole, tuple(losses))
 
 
 def _read_message(wire: dict[str, Any], where: str, conversation: Conversation) -> None:

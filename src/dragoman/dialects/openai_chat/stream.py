@@ -5,6 +5,7 @@ The one rule: what was cut, damaged or out of order never looks complete.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from dragoman.dialects.openai_chat.blocks import LEGACY_ID, NAME
@@ -44,13 +45,13 @@ from dragoman.message import (
 class StreamReader:
     """Bytes in, events out. The completion is put together as it stood on the wire, and read as a whole at its end.
 
-    ``terminal_reason_optional`` is for vendors that end complete answers without a reason (Ollama): then ``[DONE]`` is
-    the end. Everybody else's stream without a reason was cut.
+    The quirk ``terminal_reason_optional`` is for those who end complete answers without a reason (Ollama): then
+    ``[DONE]`` is the end. Everybody else's stream without a reason was cut.
     """
 
-    def __init__(self, framing: str | None = None, *, terminal_reason_optional: bool = False) -> None:
+    def __init__(self, framing: str | None = None, quirks: Collection[str] = ()) -> None:
         self._splitter = splitter(framing or "sse")
-        self._reason_optional = terminal_reason_optional
+        self._reason_optional = "terminal_reason_optional" in quirks
         self._completion = Completion()
         self._conversation = Conversation()
         self._indexes: dict[Place, int] = {}
@@ -195,9 +196,9 @@ class StreamReader:
         self._over = True
 
 
-def stream_reader(framing: str | None = None, *, terminal_reason_optional: bool = False) -> StreamReader:
-    """A reader of this dialect's streams."""
-    return StreamReader(framing, terminal_reason_optional=terminal_reason_optional)
+def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:
+    """A reader of this dialect's streams, as one who has these quirks sends them."""
+    return StreamReader(framing, quirks)
 
 
 class StreamWriter:
