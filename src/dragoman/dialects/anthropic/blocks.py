@@ -26,6 +26,7 @@ from dragoman.message import (
     InvalidToolUseBlock,
     Message,
     OpaqueBlock,
+    ProviderRaw,
     RedactedThinkingBlock,
     TextBlock,
     ThinkingBlock,
@@ -42,9 +43,16 @@ def read_block(wire: dict[str, Any], conversation: Conversation) -> ContentBlock
     block = _known_block(wire, conversation)
     if block is None:
         return OpaqueBlock(NAME, wire)
-    provider_id = wire["id"] if isinstance(block, ToolUseBlock) and wire["id"] != block.id else None
+    return block.replace(provider_raw=block_notes(block, wire))
+
+
+def block_notes(block: ContentBlock, wire: dict[str, Any]) -> ProviderRaw | None:
+    """What to remember of the wire beyond the block that was read from it."""
+    provider_id = None
+    if isinstance(block, ToolUseBlock | InvalidToolUseBlock) and wire["id"] != block.id:
+        provider_id = wire["id"]
     own = True if isinstance(block, ThinkingBlock | RedactedThinkingBlock) else None  # so that it may go back
-    return block.replace(provider_raw=noted(NAME, _natural_block(block, provider_id), wire, id=provider_id, own=own))
+    return noted(NAME, _natural_block(block, provider_id), wire, id=provider_id, own=own)
 
 
 def _known_block(wire: dict[str, Any], conversation: Conversation) -> ContentBlock | None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dragoman.dialects.anthropic.blocks import NAME, cannot_say, read_block, written_block
+from dragoman.dialects.anthropic.blocks import NAME, block_notes, cannot_say, read_block, written_block
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, lost_fault
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
+from dragoman.event import judged
 from dragoman.exchange import Loss, Reply, StopReason, Written
-from dragoman.message import TokenUsage
+from dragoman.message import ContentBlock, InvalidToolUseBlock, TokenUsage, ToolUseBlock
 
 STOP_REASONS: Final = {
     "end_turn": StopReason.END_TURN,
@@ -30,7 +31,22 @@ def read_reply(wire: Any) -> Reply:
     body = an_object(wire, "$")
     conversation = Conversation()
     items = enumerate(a_list(body.get("content"), "$.content"))
-    content = tuple(read_block(an_object(item, f"$.content[{index}]"), conversation) for index, item in items)
+    content = [read_block(an_object(item, f"$.content[{index}]"), conversation) for index, item in items]
+    if content and body.get("stop_reason") == "max_tokens":
+        content[-1] = _without_silence(content[-1], body["content"][-1])
+    return judged(reply_from(body, tuple(content)))
+
+
+def _without_silence(block: ContentBlock, wire: dict[str, Any]) -> ContentBlock:
+    """A call whose input had not begun when the limit was reached is not a call without input."""
+    if not isinstance(block, ToolUseBlock) or block.input:
+        return block
+    cut = InvalidToolUseBlock(block.id, block.name, "", "the output limit came before its input")
+    return cut.replace(provider_raw=block_notes(cut, wire))
+
+
+def reply_from(body: dict[str, Any], content: tuple[ContentBlock, ...]) -> Reply:
+    """The reply around its content, not judged yet. What is noted is the difference to how it will be written."""
     usage = body.get("usage")
     reply = Reply(
         content=content,
@@ -40,7 +56,7 @@ def read_reply(wire: Any) -> Reply:
         model=text_or_none(body.get("model")),
     )
     rest = {key: value for key, value in body.items() if key != "content"}
-    return reply.replace(provider_raw=noted(NAME, _natural_reply(reply), rest))
+    return reply.replace(provider_raw=noted(NAME, natural_reply(judged(reply)), rest))
 
 
 def write_reply(reply: Reply) -> Written:
@@ -54,15 +70,16 @@ def write_reply(reply: Reply) -> Written:
         else:
             losses.append(Loss("", "", block.type, NAME, reason))
     losses.extend(lost_fault(reply, NAME))
-    rest = restored(_natural_reply(reply), notes_of(reply.provider_raw, NAME).get("residue"))
+    rest = restored(natural_reply(reply), notes_of(reply.provider_raw, NAME).get("residue"))
     return Written({**rest, "content": content}, tuple(losses))
 
 
-def _natural_reply(reply: Reply) -> dict[str, Any]:
+def natural_reply(reply: Reply) -> dict[str, Any]:
     wire: dict[str, Any] = {"id": "msg_dragoman", "type": "message", "role": "assistant"}
     if reply.model is not None:
         wire["model"] = reply.model
-    wire["stop_reason"] = None if reply.fault else _STOP_WORDS.get(reply.stop_reason, "end_turn")
+    failed = reply.fault is not None and reply.fault.code != "empty_response"  # which ends like any other
+    wire["stop_reason"] = None if failed else _STOP_WORDS.get(reply.stop_reason, "end_turn")
     wire["stop_sequence"] = reply.stop_sequence
     wire["usage"] = _written_usage(reply.usage or TokenUsage(input_tokens=0, output_tokens=0))
     return wire

@@ -5,7 +5,7 @@ The one rule: a request that was read here is written here as it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from dragoman.dialects.anthropic.blocks import NAME, read_block, read_result, written_blocks
@@ -57,7 +57,7 @@ def read_request(wire: Any) -> Request:
     return request.replace(provider_raw=noted(NAME, _written_options(request), rest, empty=empty or None))
 
 
-def write_request(request: Request) -> Written:
+def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
     """The request as the Messages API takes it, and what it cannot take."""
     request = with_ids_of_calls(request, NAME)
     notes = notes_of(request.provider_raw, NAME)

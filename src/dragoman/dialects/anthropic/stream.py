@@ -12,7 +12,7 @@ import msgspec
 
 from dragoman.dialects.anthropic.blocks import NAME, read_block
 from dragoman.dialects.anthropic.error import read_error, write_error
-from dragoman.dialects.anthropic.reply import read_reply, read_usage, write_reply
+from dragoman.dialects.anthropic.reply import read_usage, reply_from, write_reply
 from dragoman.dialects.parts.conversation import Conversation, an_object
 from dragoman.dialects.parts.framing import FramingError, splitter, sse_frame
 from dragoman.dialects.parts.scalars import text_or_none
@@ -216,7 +216,7 @@ class StreamReader:
         return None
 
     def _complete(self, events: list[StreamEvent]) -> None:
-        whole = read_reply({**self._message, "content": []})
+        whole = reply_from(self._message, (TextBlock("…"),))
         events.append(MessageComplete(whole.stop_reason, whole.stop_sequence, whole.provider_raw))
         self._ended = True
 

@@ -25,6 +25,7 @@ from dragoman.dialects.openai_chat.error import read_error, write_error
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
+from dragoman.event import judged
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Role, TokenUsage, ToolUseBlock
 
@@ -43,7 +44,11 @@ _STOP_WORDS: Final = {
     StopReason.REFUSAL: "content_filter",
     StopReason.ERROR: "error",
 }
-UNUSABLE: Final = {"tool_input_truncated": "length", "tool_input_invalid": "tool_calls"}  # they end like any call
+UNUSABLE: Final = {  # answers that end like any other, although nobody can use them
+    "tool_input_truncated": "length",
+    "tool_input_invalid": "tool_calls",
+    "empty_response": "stop",
+}
 _NATIVE_LIMITS: Final = (
     "max_output_tokens",
     "max_tokens",
@@ -65,18 +70,10 @@ def read_reply(wire: Any) -> Reply:
 
 
 def _judged(reply: Reply) -> Reply:
-    """A reply with a call that cannot be used has failed, the same way as ``fold`` finds it in a stream."""
-    was_cut = reply.stop_reason is StopReason.MAX_TOKENS
-    content = tuple(_without_silence(block) if was_cut else block for block in reply.content)
-    unusable = next((block for block in content if isinstance(block, InvalidToolUseBlock)), None)
-    if unusable is None or reply.fault is not None:
-        return reply
-    fault = Fault(
-        code="tool_input_truncated" if was_cut else "tool_input_invalid",
-        message=f"the input of a call of {unusable.name!r} cannot be used; it was not made",
-        retryable=True,
-    )
-    return reply.replace(content=content, stop_reason=StopReason.ERROR, stop_sequence=None, fault=fault)
+    """A reply with a call that cannot be used, or without a word, has failed, as ``fold`` finds it in a stream."""
+    if reply.stop_reason is StopReason.MAX_TOKENS:
+        reply = reply.replace(content=tuple(_without_silence(block) for block in reply.content))
+    return judged(reply)
 
 
 def _without_silence(block: ContentBlock) -> ContentBlock:
@@ -120,7 +117,7 @@ def write_reply(reply: Reply) -> Written:
 def reply_from(
     body: dict[str, Any], conversation: Conversation, origin: str | None = None, **known: Any
 ) -> tuple[Reply, list[tuple[Place, ContentBlock]]]:
-    """The reply, and where on the wire each of its blocks stood."""
+    """The reply, not judged yet, and where on the wire each of its blocks stood."""
     choices = [an_object(choice, "$.choices") for choice in a_list(body.get("choices"), "$.choices")]
     choice = choices[0] if choices else {}
     message = choice.get("message")
@@ -142,6 +139,7 @@ def reply_from(
         model=text_or_none(body.get("model")),
         fault=fault,
     ).replace(**known)
+    found = _judged(reply)  # how it will be written
     rest = {key: value for key, value in body.items() if key != "choices"}
     beside = {key: value for key, value in choice.items() if key != "message" or form == "no message"}
     raw = noted(
@@ -149,7 +147,7 @@ def reply_from(
         _natural_reply(reply),
         rest,
         form=form,
-        choice=difference(_natural_choice(reply), beside) if choices else None,
+        choice=difference(_natural_choice(found), beside) if choices else None,
         message=notes_of_message(Role.ASSISTANT, first, message, reply=True) if form is None else None,
         others=others or None,
     )
