@@ -11,6 +11,7 @@ hold. The one rule: time and randomness come in as arguments. Nothing here reads
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Callable
@@ -117,6 +118,7 @@ AS_IT_IS: Final = IdSpelling()
 _MAX_ATTEMPTS: Final = 1_000
 
 
+@functools.lru_cache(maxsize=16_384)  # a history is written again in every turn
 def spell(tool_id: str, spelling: IdSpelling, attempt: int = 0) -> str:
     """The id in a provider's spelling: as it is, under its prefix, or digested, whichever is the first to fit."""
     if attempt == 0:

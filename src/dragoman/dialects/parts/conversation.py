@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -22,9 +23,12 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from dragoman.value import unchecked
 
 UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # a wire does not say when something was said
 _NOTHING: Final = MessageMetadata()
+_message: Final = unchecked(Message)  # its blocks have been looked at
+_metadata: Final = unchecked(MessageMetadata)
 
 
 class Conversation:
@@ -40,10 +44,12 @@ class Conversation:
     ) -> None:
         """One more message."""
         metadata = _NOTHING
-        if raw is not None or answers is not None:
+        if raw is not None:
             metadata = MessageMetadata(provider_raw=raw, parent_tool_use_id=answers)
-        made_id = f"{len(self.messages):026d}"
-        self.messages.append(Message(made_id, "", role, tuple(blocks), metadata, UNKNOWN_TIME))
+        elif answers is not None:
+            metadata = _metadata(parent_tool_use_id=answers)
+        made_id = str(len(self.messages)).zfill(26)
+        self.messages.append(_message(made_id, "", role, tuple(blocks), metadata, UNKNOWN_TIME))
 
     def call_id(self, provider_id: str) -> str:
         """Our id for a call. A provider that uses an id again means another call by it."""
@@ -99,6 +105,7 @@ def lost_fault(reply: Reply, dialect: str) -> tuple[Loss, ...]:
     return (Loss("", "", "fault", dialect, f"a whole reply cannot say that it failed ({reply.fault.code})"),)
 
 
+@functools.lru_cache(maxsize=16_384)  # a history is read again in every turn
 def tool_id_for(provider_id: str, count: int = 1) -> str:
     """Always the same id of ours for the same id of theirs; one of ours stays what it is."""
     if count == 1 and TOOL_ID.fullmatch(provider_id):

@@ -1,0 +1,46 @@
+"""Dragoman."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from benchmarks import bodies
+from benchmarks.worker import Operation
+from dragoman import dialects
+from dragoman.event import StreamEvent, fold
+from dragoman.message import TextBlock
+
+
+def operations() -> dict[str, Operation]:
+    anthropic, chat = dialects.load("anthropic"), dialects.load("openai_chat")
+    made: dict[str, Operation] = {
+        f"request {size}": (
+            lambda body=bodies.chat_request(size): body,
+            lambda body: anthropic.write_request(chat.read_request(body)).wire,
+            lambda wire, size=size: bodies.complaint_about(wire, size),
+        )
+        for size in bodies.SIZES
+    }
+    made["reply"] = (lambda: bodies.REPLY, anthropic.read_reply, _complaint_about_reply)
+    made["stream anthropic"] = (bodies.anthropic_stream, _events(anthropic), _complaint_about_stream)
+    made["stream openai"] = (bodies.chat_stream, _events(chat), _complaint_about_stream)
+    return made
+
+
+def _events(dialect: ModuleType) -> Callable[[list[bytes]], list[StreamEvent]]:
+    def read(chunks: list[bytes]) -> list[StreamEvent]:
+        reader = dialect.stream_reader()
+        events = [event for chunk in chunks for event in reader.feed(chunk)]
+        return [*events, *reader.close()]
+
+    return read
+
+
+def _complaint_about_reply(reply: Any) -> str | None:
+    return None if any(block == TextBlock(bodies.REPLY_TEXT) for block in reply.content) else "the text is missing"
+
+
+def _complaint_about_stream(events: list[StreamEvent]) -> str | None:
+    return None if fold(events).content == (TextBlock(bodies.STREAMED_TEXT),) else "the text is not what was streamed"

@@ -1,0 +1,64 @@
+"""One contestant in its own interpreter: asked on standard input, it answers on standard output, a JSON text a line.
+
+    python worker.py NAME       first says which operations it can do, then waits for {"operation": …, "seconds": …}
+
+A contestant is a module of ``contestants`` with ``operations()``: for each operation a function to measure, the one
+that makes its argument, and one that complains about a wrong result. Only the standard library is imported here.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Operation = tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], str | None]]
+
+
+def main() -> None:
+    """Serve one contestant until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what a library prints is not an answer
+    sys.path = [str(Path(__file__).parents[1]), *(path for path in sys.path if Path(path) != Path(__file__).parent)]
+    try:
+        operations: dict[str, Operation] = importlib.import_module(f"benchmarks.contestants.{sys.argv[1]}").operations()
+    except Exception as error:  # noqa: BLE001  a contestant that cannot start is left out, with the reason
+        print(json.dumps({"able": [], "unable": {"all": f"{type(error).__name__}: {error}"[:300]}}), file=answers)
+        return
+    unable = {name: why for name, operation in operations.items() if (why := _complaint(operation)) is not None}
+    print(json.dumps({"able": sorted(operations.keys() - unable), "unable": unable}), file=answers)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        print(json.dumps(_measured_us(operations[asked["operation"]], asked["seconds"])), file=answers)
+
+
+def _complaint(operation: Operation) -> str | None:
+    prepare, run, complain = operation
+    try:
+        return complain(run(prepare()))
+    except Exception as error:  # noqa: BLE001  whatever a library raises is the reason
+        return f"{type(error).__name__}: {error}"[:300]
+
+
+def _measured_us(operation: Operation, seconds: float) -> float:
+    prepare, run, _ = operation
+    gc.collect()
+    taken: list[int] = []
+    until = time.perf_counter() + seconds
+    while len(taken) < 3 or time.perf_counter() < until:
+        argument = prepare()
+        began = time.perf_counter_ns()
+        run(argument)
+        taken.append(time.perf_counter_ns() - began)
+    return statistics.median(taken) / 1000
+
+
+if __name__ == "__main__":
+    main()
