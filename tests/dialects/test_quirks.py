@@ -1,0 +1,223 @@
+"""Where those who speak Chat Completions differ from it: what is written for each, and what is lost."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from dragoman import catalog, dialects
+from dragoman.event import fold
+from dragoman.exchange import (
+    Options,
+    Reasoning,
+    Request,
+    ResponseFormat,
+    SideEffects,
+    ToolChoice,
+    ToolDefinition,
+)
+from tests.conftest import CORPUS
+
+CHAT = dialects.load("openai_chat")
+SCHEMA = {"type": "object", "properties": {"x": {"type": "string"}}}
+STRICT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
+LAX = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+NAMED = {"type": "function", "function": {"name": "f"}}
+ASKED = {"include_usage": True}
+EFFORT, BUDGET = Reasoning(effort="low"), Reasoning(budget_tokens=512)
+ON, OFF, NONE = Reasoning(enabled=True), Reasoning(enabled=False), Reasoning(effort="none")
+THINKING: dict[bool, Any] = {True: {"thinking": {"type": "enabled"}}, False: {"thinking": {"type": "disabled"}}}
+
+# quirks, what is asked, what Chat Completions is told, what this provider is told, and what it cannot be told
+CASES: list[tuple[str, Options, dict[str, Any], dict[str, Any], list[str]]] = [
+    ("max_tokens", Options(max_output_tokens=5), {"max_completion_tokens": 5}, {"max_tokens": 5}, []),
+    ("random_seed", Options(seed=7), {"seed": 7}, {"random_seed": 7}, []),
+    (
+        "any_for_required",
+        Options(tool_choice=ToolChoice("required")),
+        {"tool_choice": "required"},
+        {"tool_choice": "any"},
+        [],
+    ),
+    ("any_for_required", Options(tool_choice=ToolChoice("auto")), {"tool_choice": "auto"}, {"tool_choice": "auto"}, []),
+    ("top_k", Options(top_k=3), {}, {"top_k": 3}, []),
+    ("own_service_tiers", Options(service_tier="on_demand"), {}, {"service_tier": "on_demand"}, []),
+    ("usage_when_asked", Options(stream=True), {"stream": True}, {"stream": True, "stream_options": ASKED}, []),
+    ("usage_when_asked", Options(stream=False), {"stream": False}, {"stream": False}, []),
+    ("usage_when_asked no_stream_options", Options(stream=True), {"stream": True}, {"stream": True}, []),
+    ("reasoning_object", Options(reasoning=EFFORT), {"reasoning_effort": "low"}, {"reasoning": {"effort": "low"}}, []),
+    ("reasoning_object", Options(reasoning=BUDGET), {}, {"reasoning": {"max_tokens": 512}}, []),
+    ("reasoning_object", Options(reasoning=ON), {}, {"reasoning": {"enabled": True}}, []),
+    ("thinking_object", Options(reasoning=ON), {}, THINKING[True], []),
+    ("thinking_object", Options(reasoning=OFF), {}, THINKING[False], []),
+    ("thinking_object", Options(reasoning=EFFORT), {"reasoning_effort": "low"}, {"reasoning_effort": "low"}, []),
+    ("thinking_object", Options(reasoning=NONE), {"reasoning_effort": "none"}, THINKING[False], []),
+    ("thinking_object", Options(reasoning=BUDGET), {}, THINKING[True], ["reasoning"]),
+    ("enable_thinking", Options(reasoning=OFF), {}, {"enable_thinking": False}, []),
+    ("enable_thinking", Options(reasoning=EFFORT), {"reasoning_effort": "low"}, {"reasoning_effort": "low"}, []),
+    (
+        "enable_thinking no_effort",
+        Options(reasoning=EFFORT),
+        {"reasoning_effort": "low"},
+        {"enable_thinking": True},
+        ["reasoning"],
+    ),
+    (
+        "enable_thinking thinking_budget",
+        Options(reasoning=BUDGET),
+        {},
+        {"enable_thinking": True, "thinking_budget": 512},
+        [],
+    ),
+    ("no_user", Options(user="u"), {"user": "u"}, {}, ["user"]),
+    ("no_service_tier", Options(service_tier="flex"), {"service_tier": "flex"}, {}, ["service_tier"]),
+    ("no_stop", Options(stop_sequences=("END",)), {"stop": ["END"]}, {}, ["stop_sequences"]),
+    ("no_seed", Options(seed=7), {"seed": 7}, {}, ["seed"]),
+    (
+        "no_penalties",
+        Options(presence_penalty=1, frequency_penalty=2),
+        {"presence_penalty": 1, "frequency_penalty": 2},
+        {},
+        ["presence_penalty", "frequency_penalty"],
+    ),
+    (
+        "no_strict",
+        Options(response_format=ResponseFormat("json_schema", SCHEMA, "answer", strict=True)),
+        {"response_format": STRICT},
+        {"response_format": LAX},
+        ["response_format"],
+    ),
+    (
+        "no_json_schema",
+        Options(response_format=ResponseFormat("json_schema", SCHEMA, "answer", strict=True)),
+        {"response_format": STRICT},
+        {"response_format": {"type": "json_object"}},
+        ["response_format"],
+    ),
+    (
+        "no_named_tool",
+        Options(tool_choice=ToolChoice("tool", "f")),
+        {"tool_choice": NAMED},
+        {"tool_choice": "required"},
+        ["tool_choice"],
+    ),
+    (
+        "auto_tool_choice_only",
+        Options(tool_choice=ToolChoice("required")),
+        {"tool_choice": "required"},
+        {},
+        ["tool_choice"],
+    ),
+    (
+        "auto_tool_choice_only",
+        Options(tool_choice=ToolChoice("auto")),
+        {"tool_choice": "auto"},
+        {"tool_choice": "auto"},
+        [],
+    ),
+]
+ELSEWHERE = {"terminal_reason_optional", "no_stream_options"}  # shown below
+
+
+def test_every_quirk_is_shown_here() -> None:
+    assert {quirk for quirks, *_ in CASES for quirk in quirks.split()} | ELSEWHERE == set(CHAT.QUIRKS)
+
+
+@pytest.mark.parametrize(("quirks", "options", "plain", "written", "lost"), CASES)
+def test_what_is_written_shows_the_quirk(
+    quirks: str, options: Options, plain: dict[str, Any], written: dict[str, Any], lost: list[str]
+) -> None:
+    request = Request(model="m", messages=(), options=options)
+    head = {"model": "m", "messages": []}
+    assert CHAT.write_request(request).wire == {**head, **plain}
+    made = CHAT.write_request(request, quirks.split())
+    assert made.wire == {**head, **written}
+    assert [loss.block_type for loss in made.losses] == lost
+    assert all(loss.adapter == "openai_chat" and loss.reason for loss in made.losses)
+
+
+@pytest.mark.parametrize(("quirks", "options", "plain", "written", "lost"), CASES)
+def test_a_request_that_was_read_is_fitted_to_the_quirk_too(
+    quirks: str, options: Options, plain: dict[str, Any], written: dict[str, Any], lost: list[str]
+) -> None:
+    head = {"model": "m", "messages": []}
+    theirs = {**head, **written}
+    if not lost:  # what the provider takes is not changed by its own quirk
+        assert CHAT.write_request(CHAT.read_request(theirs), quirks.split()).wire == theirs
+    read = CHAT.read_request({**head, **plain})
+    made = CHAT.write_request(read, quirks.split())
+    assert made.wire == CHAT.write_request(Request(model="m", messages=(), options=read.options), quirks.split()).wire
+    assert CHAT.write_request(read).wire == {**head, **plain}
+
+
+def test_strict_is_left_out_of_tools_that_came_with_it() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}
+    legacy = {"name": "g", "parameters": SCHEMA, "strict": True}
+    wire = {"model": "m", "messages": [], "tools": [tool, {"type": "own", "x": 1}], "functions": [legacy]}
+    made = CHAT.write_request(CHAT.read_request(wire), ["no_strict"])
+    assert made.wire["tools"] == [
+        {"type": "function", "function": {"name": "f", "parameters": SCHEMA}},
+        wire["tools"][1],
+    ]
+    assert made.wire["functions"] == [{"name": "g", "parameters": SCHEMA}]
+    assert [loss.block_type for loss in made.losses] == ["tool", "tool"]
+    plain = ToolDefinition("f", "", SCHEMA, SideEffects.NONE)
+    assert CHAT.write_request(Request(model="m", messages=(), tools=(plain,)), ["no_strict"]).losses == ()
+
+
+def test_stream_options_are_left_out_for_those_who_have_none() -> None:
+    wire = {"model": "m", "messages": [], "stream": True, "stream_options": ASKED}
+    made = CHAT.write_request(CHAT.read_request(wire), ["no_stream_options"])
+    assert "stream_options" not in made.wire
+    assert [loss.block_type for loss in made.losses] == ["stream_options"]
+
+
+def test_stream_options_of_one_s_own_are_kept_when_usage_is_asked_for() -> None:
+    wire = {"model": "m", "messages": [], "stream": True, "stream_options": {"include_usage": False}}
+    assert CHAT.write_request(CHAT.read_request(wire), ["usage_when_asked"]).wire == wire
+
+
+def test_what_a_provider_added_inside_its_own_words_is_kept() -> None:
+    wire = {"model": "m", "messages": [], "thinking": {"type": "enabled", "clear_thinking": False}}
+    assert CHAT.write_request(CHAT.read_request(wire), ["thinking_object"]).wire == wire
+
+
+def test_a_stream_without_a_reason_is_complete_only_for_those_who_give_none() -> None:
+    chunk = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "Hi."}}]}
+    stream = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()
+    for quirks, code in ((["terminal_reason_optional"], None), ([], "stream_incomplete")):
+        reader = CHAT.stream_reader(None, quirks)
+        reply = fold([*reader.feed(stream), *reader.close()])
+        assert (reply.fault and reply.fault.code) == code
+        assert reply.content[0].text == "Hi."
+
+
+def test_nobody_is_denied_what_he_was_recorded_to_take() -> None:
+    """A request that was recorded, written with the quirks of whom it went to, loses nothing and says the same."""
+    files = sorted(CORPUS.glob("*.jsonl.gz"))
+    if not files:
+        pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
+    rows, changed, count = catalog.builtin(), Counter[tuple[str, ...]](), 0
+    for file in files:
+        with gzip.open(file, "rt") as lines:
+            for record in map(json.loads, lines):
+                if record["dialect"] != "openai-chat" or not record["request"] or record["provider"] == "other":
+                    continue
+                count += 1
+                row = rows.provider(record["provider"], "openai_chat")
+                before = record["request"]
+                made = CHAT.write_request(CHAT.read_request(before), row.quirks)
+                assert made.losses == (), record["id"]
+                keys = sorted(key for key in {*before, *made.wire} if before.get(key) != made.wire.get(key))
+                changed[tuple(keys)] += bool(keys)
+    assert count > 3_000
+    # Usage is asked for; two asked for no effort, and one had a newer name for its limit that was taken as well.
+    assert {keys for keys, times in changed.items() if times} <= {
+        ("stream_options",),
+        ("enable_thinking", "reasoning_effort"),
+        ("max_completion_tokens", "max_tokens"),
+    }
