@@ -11,7 +11,7 @@ LINE      {"role": "user", "text": "Hi."}
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -75,7 +75,7 @@ def read_request(wire: Any) -> Request:
     return request.replace(provider_raw=noted(NAME, _natural_head(request), rest))
 
 
-def write_request(request: Request) -> Written:
+def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
     """The request as a telegraph takes it, and what it cannot take."""
     losses = [
         Loss("", "", name, NAME, "this wire has no such option")
@@ -257,7 +257,7 @@ class StreamReader:
         return StreamError(Fault(code=code, message=message, retryable=True, provider=NAME))
 
 
-def stream_reader(framing: str | None = None) -> StreamReader:
+def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:
     """A reader of this dialect's streams."""
     return StreamReader(framing)
 

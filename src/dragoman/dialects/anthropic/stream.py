@@ -5,7 +5,7 @@ The one rule: what was cut, damaged or out of order never looks complete.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -247,7 +247,7 @@ def _without_nulls(usage: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in usage.items() if value is not None}
 
 
-def stream_reader(framing: str | None = None) -> StreamReader:
+def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  it has none
     """A reader of this dialect's streams."""
     return StreamReader(framing)
 

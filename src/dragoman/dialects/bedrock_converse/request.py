@@ -4,7 +4,7 @@ Results stand inside user messages there and are messages of their own here. The
 what stands next to each other on one side is written as one message, unless it came apart.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from dragoman.dialects.bedrock_converse.blocks import losing, read_block, read_result, written_blocks
@@ -64,7 +64,7 @@ def read_request(wire: Any) -> Request:
     return request.replace(provider_raw=noted(NAME, natural_top(request, notes), rest, **notes))
 
 
-def write_request(request: Request) -> Written:
+def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
     """The request as Converse takes it, and what it cannot take. The model belongs into the URL."""
     request = with_ids_of_calls(request, NAME)
     losses: list[Loss] = []

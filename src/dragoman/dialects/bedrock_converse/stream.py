@@ -6,7 +6,7 @@ The one rule: each block is read as it would have stood in a whole answer, so th
 import base64
 import binascii
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -361,7 +361,7 @@ def _kind_of(delta: dict[str, Any]) -> str | None:
             return next((key for key in delta if key not in (*_BEGUN, "text", "citation", "reasoningContent")), None)
 
 
-def stream_reader(framing: str | None = None) -> StreamReader:
+def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  it has none
     """A reader of this dialect's streams."""
     return StreamReader(framing)
 

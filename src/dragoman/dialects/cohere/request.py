@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from dragoman.dialects.cohere.blocks import (
@@ -56,7 +57,7 @@ def read_request(wire: Any) -> Request:
     return request.replace(provider_raw=noted(NAME, _written_options(request), rest, empty=empty))
 
 
-def write_request(request: Request) -> Written:
+def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
     """The request as ``/v2/chat`` takes it, and what it cannot take."""
     request = with_ids_of_calls(request, NAME)
     losses = _lost_options(request.options)

@@ -5,7 +5,7 @@ The one rule: a content is cut into messages so that joining them again gives th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from dragoman.dialects.gemini.blocks import Turns, read_part, read_result, wire_id, written_parts
@@ -52,7 +52,7 @@ def read_request(wire: Any) -> Request:
     return request.replace(provider_raw=noted(NAME, _natural_top(request, notes), rest, **notes))
 
 
-def write_request(request: Request) -> Written:
+def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
     """The request as generateContent takes it, and what it cannot take. The model belongs in the URL."""
     losses: list[Loss] = []
     notes = notes_of(request.provider_raw, NAME)

@@ -5,6 +5,7 @@ The one rule: a stream that has not ended properly never looks as if it had.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
@@ -286,7 +287,7 @@ def _merge_candidate(known: dict[str, Any], wire: dict[str, Any], parts: list[An
         known["content"] = {**merged, "parts": [*before.get("parts", []), *parts]}
 
 
-def stream_reader(framing: str | None = None) -> StreamReader:
+def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  it has none
     """A reader of this dialect's streams."""
     return StreamReader(framing)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from dragoman.dialects.ollama.blocks import NAME, form_of, natural_message, read_blocks, sayable, written_call
@@ -52,7 +52,7 @@ def read_request(wire: Any) -> Request:
     return request.replace(provider_raw=noted(NAME, natural, rest, empty=empty or None, form=form))
 
 
-def write_request(request: Request) -> Written:
+def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
     """The request as ``/api/chat`` takes it, and what it cannot take."""
     losses = _lost_options(request.options)
     notes = notes_of(request.provider_raw, NAME)

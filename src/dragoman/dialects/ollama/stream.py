@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -147,7 +147,7 @@ class StreamReader:
         self._failed = True
 
 
-def stream_reader(framing: str | None = None) -> StreamReader:
+def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  it has none
     """A reader of this dialect's streams."""
     return StreamReader(framing)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
@@ -539,6 +540,6 @@ def _replacing(old: ProviderRaw | None, new: ProviderRaw | None) -> ProviderRaw 
     return {**dict.fromkeys(old), **(new or {})} if old else new
 
 
-def stream_reader(framing: str | None = None) -> StreamReader:
+def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  it has none
     """A reader of this dialect's streams."""
     return StreamReader(framing)

@@ -5,7 +5,7 @@ The one rule: what was read is written as it was, and what this API cannot take 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from dragoman.dialects.openai_responses.blocks import (
@@ -77,7 +77,7 @@ def read_request(wire: Any) -> Request:
     return request.replace(provider_raw=raw)
 
 
-def write_request(request: Request) -> Written:
+def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
     """The request as the Responses API takes it, and what it cannot take."""
     request = with_ids_of_calls(request, NAME)
     losses: list[Loss] = []
