@@ -15,7 +15,7 @@ from dragoman.adapter import Adapter, RequestContext
 from dragoman.errors import CriticalLossError
 from dragoman.event import StreamEvent, fold
 from dragoman.exchange import Options
-from dragoman.ids import ToolIds
+from dragoman.ids import ToolIds, ulid_time_ms
 from dragoman.message import (
     ContentBlock,
     Message,
@@ -125,6 +125,23 @@ def test_a_name_that_another_speaker_of_the_dialect_gave_is_kept_only_where_it_i
         assert len(answered["tool_call_id"]) == (8 if is_kept else 9)
 
 
+def test_a_provider_that_gives_every_answer_the_same_ids_makes_no_two_calls_of_one_id() -> None:
+    home = adapter("anthropic:claude-sonnet-4-6")
+    later = RequestContext(session_id="sess_1", message_id="01HZ009", created_at=NOW)
+    first, second = (home.from_wire_response(ANSWER, context).content[2] for context in (CONTEXT, later))
+    assert first.id != second.id
+    assert first == home.from_wire_response(ANSWER, CONTEXT).content[2]
+    assert [ulid_time_ms(call.id.removeprefix("tu_")) for call in (first, second)] == [NOW.timestamp() * 1000] * 2
+
+
+def test_what_stands_around_an_answer_does_not_go_into_the_next_request() -> None:
+    home = adapter("anthropic:claude-sonnet-4-6")
+    spoken = home.from_wire_response({**ANSWER, "container": {"id": "container_1"}}, CONTEXT)
+    assert "container_1" in str(spoken.metadata.provider_raw)
+    wire = home.to_wire([spoken, result(spoken.content[2].id)]).wire
+    assert wire["messages"][0] == {"role": "assistant", "content": ANSWER["content"]}
+
+
 def test_a_prompt_grows_at_its_end_only() -> None:
     ids = ToolIds()
     spoken = adapter("anthropic:claude-sonnet-4-6", ids).from_wire_response(ANSWER, CONTEXT)
@@ -171,7 +188,7 @@ def test_an_answer_streams_as_events() -> None:
             yield stream[start : start + 3]
 
     async def events() -> list[StreamEvent]:
-        return [event async for event in adapter("anthropic:claude-sonnet-4-6").stream_response(chunks())]
+        return [event async for event in adapter("anthropic:claude-sonnet-4-6").stream_response(chunks(), CONTEXT)]
 
     reply = fold(asyncio.run(events()))
     assert reply.fault is None

@@ -2,7 +2,7 @@
 
     to_wire(messages, tools, options)        the request, and what it cannot carry, each loss logged at WARN
     from_wire_response(response, context)    the answer as a message
-    stream_response(chunks)                  the answer as events
+    stream_response(chunks, context)         the answer as events
     estimate_input_tokens(messages, tools)   how much it will be, roughly
 
 It adds nothing to what a dialect says but names: the model's, the provider's, and the ids that each call goes by.
@@ -22,9 +22,9 @@ from dragoman import dialects
 from dragoman.catalog import AdapterCapabilities, Model, Provider
 from dragoman.dialects.parts.residue import notes_of
 from dragoman.errors import CriticalLossError
-from dragoman.event import StreamEvent
+from dragoman.event import BlockComplete, StreamEvent, ToolUseStart
 from dragoman.exchange import Loss, OpaqueTool, Options, Reply, Request, ToolDefinition, Written
-from dragoman.ids import AS_IT_IS, ToolIds
+from dragoman.ids import AS_IT_IS, ToolIds, derived_ulid, ulid
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -34,6 +34,7 @@ from dragoman.message import (
     Message,
     MessageMetadata,
     MessageStatus,
+    ProviderRaw,
     Role,
     RoutingDecisionRecord,
     TextBlock,
@@ -46,6 +47,7 @@ from dragoman.message import (
 
 _CHARACTERS_PER_TOKEN: Final = 4
 _CHARACTERS_PER_MEDIUM: Final = 1024
+_AT_NO_TIME: Final = "tu_" + ulid(0, 0)[:10]
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,22 +118,23 @@ class Adapter:
             routing=context.routing,
             usage=context.usage,
             status=MessageStatus.COMPLETE if reply.fault is None else MessageStatus.ERROR,
-            provider_raw=reply.provider_raw,
+            provider_raw=_notes_on_message(reply),
         )
-        for block in reply.content:
+        content = tuple(_under_own_id(block, context) for block in reply.content)
+        for block in content:
             self._learn(block)
-        return Message(
-            context.message_id, context.session_id, Role.ASSISTANT, reply.content, metadata, context.created_at
-        )
+        return Message(context.message_id, context.session_id, Role.ASSISTANT, content, metadata, context.created_at)
 
-    async def stream_response(self, chunks: AsyncIterable[bytes]) -> AsyncIterator[StreamEvent]:
+    async def stream_response(
+        self, chunks: AsyncIterable[bytes], context: RequestContext
+    ) -> AsyncIterator[StreamEvent]:
         """The events of an answer as its bytes arrive; the last one says truly how it ended."""
         reader = self.dialect.stream_reader()
         async for chunk in chunks:
             for event in reader.feed(chunk):
-                yield event
+                yield _with_own_id(event, context)
         for event in reader.close():
-            yield event
+            yield _with_own_id(event, context)
 
     def estimate_input_tokens(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
         """Roughly how many tokens the prompt has: a quarter of its characters, and a round figure for each picture."""
@@ -158,11 +161,17 @@ class Adapter:
         return names
 
     def _spelled(self, message: Message, names: dict[str, str]) -> Message:
-        """The message, with calls of other origin under the names that this provider knows or accepts."""
+        """The message, with calls of other origin under the names that this provider knows or accepts.
+
+        What another provider put beside a message stays at home, also where it speaks the same dialect.
+        """
         if message.role not in (Role.ASSISTANT, Role.TOOL):
             return message
         blocks = tuple(self._spelled_block(block, names) for block in message.content)
-        return msgspec.structs.replace(message, content=blocks)
+        metadata = message.metadata
+        if metadata.provider not in (None, self.provider.key) and metadata.provider_raw is not None:
+            metadata = msgspec.structs.replace(metadata, provider_raw=None)
+        return msgspec.structs.replace(message, content=blocks, metadata=metadata)
 
     def _spelled_block(self, block: ContentBlock, names: dict[str, str]) -> ContentBlock:
         match block:
@@ -180,6 +189,46 @@ class Adapter:
             notes = notes_of(block.provider_raw, self.dialect.NAME)
             if "id" in notes:
                 self.ids.learn(self.provider.key, block.id, notes["id"])
+
+
+def _notes_on_message(reply: Reply) -> ProviderRaw | None:
+    """What was noted about an answer, as its message keeps it.
+
+    Around its message an answer has fields that no message in a request may have, so notes about these stand apart.
+    """
+    if reply.provider_raw is None:
+        return None
+    around = {name: note for name, note in reply.provider_raw.items() if name not in ("dialect", "message")}
+    notes = {**(reply.provider_raw.get("message") or {}), "dialect": reply.provider_raw["dialect"]}
+    return {**notes, "reply": around} if around else notes
+
+
+def _with_own_id(event: StreamEvent, context: RequestContext) -> StreamEvent:
+    match event:
+        case ToolUseStart(id=made):
+            return msgspec.structs.replace(event, id=_own_id(made, context))
+        case BlockComplete(block=block):
+            return msgspec.structs.replace(event, block=_under_own_id(block, context))
+        case _:
+            return event
+
+
+def _under_own_id(block: ContentBlock, context: RequestContext) -> ContentBlock:
+    if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
+        return msgspec.structs.replace(block, id=_own_id(block.id, context))
+    return block
+
+
+def _own_id(made: str, context: RequestContext) -> str:
+    """An id that no other call of the session has.
+
+    A dialect sees one answer alone and makes an id of what stands in it, at no time. Some providers give every answer
+    the same ids, or none; so the answer's own id goes into it here. The same answer always gets the same ids.
+    """
+    if not made.startswith(_AT_NO_TIME):
+        return made
+    time_ms = int(context.created_at.timestamp() * 1000)
+    return "tu_" + derived_ulid(time_ms, context.session_id, context.message_id, made)
 
 
 def log_losses(losses: Iterable[Loss]) -> None:
