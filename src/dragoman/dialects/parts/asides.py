@@ -1,0 +1,69 @@
+"""Asides: what a request asks for in words that only its own dialect has.
+
+    asides_of(request, dialect)     those of another dialect than the one that is to write the request
+    lost_asides(request, dialect)   a loss for each
+    hints_of(raw, dialect)          what was noted in the same way about a block or a message
+
+A dialect keeps what it has no canonical field for as residue, and only it writes that again. Written in another
+dialect, the request lacks it: the earlier answer that it goes on from, a guardrail, the documents to quote. So each is
+named as lost, once for a request. Beside blocks and messages stand hints (where to cache, which id an item has); those
+stay behind without a word. The one rule: whatever was asked for by a whole request, or of a tool, is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from dragoman.exchange import Loss, Request, ToolDefinition
+from dragoman.message import ProviderRaw
+
+_PARTS_OF_RESIDUE: Final = frozenset({"set", "drop", "in", "at", "is", "was"})
+
+
+def lost_asides(request: Request, dialect: str) -> Iterator[Loss]:
+    """A loss for everything that was asked for in words that this dialect does not have."""
+    for name, origin in asides_of(request, dialect).items():
+        yield Loss("", "", name, dialect, f"a request of {origin} alone")
+
+
+def asides_of(request: Request, dialect: str) -> dict[str, str]:
+    """What was asked for in words of another dialect, by name, and whose words these are; each once."""
+    found = dict(_asides(request.provider_raw, dialect))
+    for tool in request.tools:
+        if isinstance(tool, ToolDefinition):
+            found.update((f"tool.{name}", origin) for name, origin in _asides(tool.provider_raw, dialect))
+    return found
+
+
+def hints_of(raw: ProviderRaw | None, dialect: str) -> list[str]:
+    """What was noted about a block or a message in words of another dialect, by name."""
+    return [name for name, _ in _asides(raw, dialect)]
+
+
+def _asides(raw: ProviderRaw | None, dialect: str) -> Iterator[tuple[str, str]]:
+    if raw is None or raw.get("dialect") in (None, dialect):
+        return
+    for note in raw.values():
+        if isinstance(note, dict) and note and note.keys() <= _PARTS_OF_RESIDUE:
+            for name in _names_added(note):
+                yield name, raw["dialect"]
+
+
+def _names_added(residue: dict[str, Any], before: str = "") -> Iterator[str]:
+    """What stood on the wire and we would not have written, by name, as far as it says something.
+
+    Another spelling of the same word says nothing new, and an object in the place of a word does.
+    """
+    for key, value in residue.get("set", {}).items():
+        if _says_something(value):
+            yield f"{before}{key}"
+    for key, part in residue.get("in", {}).items():
+        yield from _names_added(part, f"{before}{key}.")
+    if isinstance(residue.get("is"), dict | list) and _says_something(residue["is"]):
+        yield before.removesuffix(".")
+
+
+def _says_something(value: Any) -> bool:
+    """Whether a value is more than nothing, an empty one, or no."""
+    return value is not None and value is not False and value not in ("", [], {})

@@ -1,0 +1,29 @@
+"""Fidelity: what becomes of everything that is said, on the way from each dialect to each other one.
+
+    cells(dialects)                  what becomes of one thing at a time, on constructed requests
+    findings_of(request, target)     what becomes of everything in one request
+    Tally                            the same for many requests, counted
+
+Requests come in, verdicts go out; ``table`` turns them into Markdown. A dialect is whatever reads and writes requests
+under a name: nothing here knows which there are. The one rule: it tells what it read back from the target's wire, and
+believes no dialect's word for it.
+"""
+
+from dragoman.fidelity.cases import CASES, Case, Dialect, own_words, sample
+from dragoman.fidelity.comparison import Finding, compared
+from dragoman.fidelity.measure import Cell, Shortfall, Tally, cells, findings_of
+
+__all__ = [
+    "CASES",
+    "Case",
+    "Cell",
+    "Dialect",
+    "Finding",
+    "Shortfall",
+    "Tally",
+    "cells",
+    "compared",
+    "findings_of",
+    "own_words",
+    "sample",
+]

@@ -1,0 +1,230 @@
+"""The constructed requests: one for each thing that can be said, as each dialect says it.
+
+    CASES                        what is looked at, by name, each with a canonical request that holds it
+    sample(dialect, case)        such a request on the dialect's own wire; ``None`` if it cannot be said there
+
+A dialect's own words come first: the file of its name under ``samples`` may hold a wire for a case, and must for what
+no other dialect can make it say, such as its reasoning. Without one, the canonical request is written in the dialect,
+if it can be written without loss. The one rule: a sample, once read, says what its case is about.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from dragoman.exchange import (
+    Options,
+    Reasoning,
+    Request,
+    ResponseFormat,
+    SideEffects,
+    ToolChoice,
+    ToolDefinition,
+    Written,
+)
+from dragoman.fidelity.comparison import kinds_said
+from dragoman.message import (
+    AudioBlock,
+    ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    InvalidToolUseBlock,
+    Message,
+    MessageMetadata,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    VideoBlock,
+)
+
+
+class Dialect(Protocol):
+    """What is needed of a dialect: any module or object that reads and writes requests. It may have ``UNSPOKEN``."""
+
+    NAME: Any
+
+    def read_request(self, wire: Any) -> Request:
+        """The canonical request."""
+        ...
+
+    def write_request(self, request: Request) -> Written:
+        """The wire, and what it cannot carry."""
+        ...
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One thing that can be said."""
+
+    name: str
+    group: str  # under which heading it is shown
+    kind: str  # the kind of finding that tells what became of it
+    request: Request | None = None  # ``None``: only a dialect itself can say it
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_PIXEL: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+_CALL: Final = ToolUseBlock("tu_01KR3ER9E00000000000000QQE", "read_file", {"path": "README.md", "limit": 1})
+_BROKEN: Final = InvalidToolUseBlock(_CALL.id, "read_file", '{"path": ', "cut")
+_TOOL: Final = ToolDefinition(
+    "read_file",
+    "Read a file.",
+    {"type": "object", "properties": {"path": {"type": "string"}, "limit": {"type": "integer"}}, "required": ["path"]},
+    SideEffects.EXECUTE,
+)
+_SCHEMA: Final = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+_PICTURE: Final = ImageBlock(ImageSource("base64", _PIXEL), "image/png")
+_PDF: Final = DocumentBlock(ImageSource("base64", "JVBERi0xLjQK"), "application/pdf")
+_NOTE: Final = DocumentBlock(ImageSource("base64", "QSBub3RlLg=="), "text/plain")
+
+
+def _message(role: Role, *blocks: ContentBlock) -> Message:
+    answered = next((block.tool_use_id for block in blocks if isinstance(block, ToolResultBlock)), None)
+    return Message("0", "", role, blocks, MessageMetadata(parent_tool_use_id=answered), _TIME)
+
+
+def _request(*messages: Message, tools: tuple[ToolDefinition, ...] = (), **options: Any) -> Request:
+    said = messages or (_message(Role.USER, TextBlock("Hello.")),)
+    numbered = tuple(msgspec.structs.replace(message, id=f"{at:026d}") for at, message in enumerate(said))
+    return Request(model="some-model", messages=numbered, tools=tools, options=Options(**options))
+
+
+def _asked(*blocks: ContentBlock) -> Request:
+    return _request(_message(Role.USER, TextBlock("Look."), *blocks))
+
+
+def _answered(*blocks: ContentBlock, is_error: bool = False) -> Request:
+    """A call and its result."""
+    result = ToolResultBlock(_CALL.id, blocks, is_error)
+    return _request(
+        _message(Role.USER, TextBlock("Read it.")),
+        _message(Role.ASSISTANT, _CALL),
+        _message(Role.TOOL, result),
+        tools=(_TOOL,),
+    )
+
+
+def _blocks() -> dict[str, tuple[str, Request | None]]:
+    """Each case about a block: its name, the kind of its finding, and a request."""
+    hello, again = TextBlock("Hello."), TextBlock("Be brief.")
+    later = (_message(Role.USER, hello), _message(Role.ASSISTANT, TextBlock("Hi.")), _message(Role.SYSTEM, again))
+    unread = (_message(Role.USER, hello), _message(Role.ASSISTANT, _BROKEN))
+    explained = ToolResultBlock(_CALL.id, (TextBlock("It is not an object."),), is_error=False)
+    return {
+        "text": ("text", _request()),
+        "two texts in one message": ("text", _asked(hello)),
+        "system prompt": ("system", _request(_message(Role.SYSTEM, again), _message(Role.USER, hello))),
+        "system prompt later on": ("system", _request(*later, _message(Role.USER, TextBlock("And now?")))),
+        "tool_use": ("tool_use", _answered(TextBlock("# Foo"))),
+        "invalid_tool_use": (
+            "invalid_tool_use",
+            _request(*unread, _message(Role.TOOL, explained), tools=(_TOOL,)),
+        ),
+        "tool_result": ("tool_result", _answered(TextBlock("# Foo"))),
+        "text in a result": ("tool_result.text", _answered(TextBlock("# Foo"))),
+        "two texts in a result": ("tool_result.text", _answered(TextBlock("# Foo"), TextBlock("# Bar"))),
+        "result that failed": ("tool_result.is_error", _answered(TextBlock("no such file"), is_error=True)),
+        "image in a result": ("tool_result.image", _answered(TextBlock("Here."), _PICTURE)),
+        "document in a result": ("tool_result.document", _answered(TextBlock("Here."), _PDF)),
+        "image, base64": ("image", _asked(_PICTURE)),
+        "image, url": ("image", _asked(ImageBlock(ImageSource("url", "https://example.com/a.png"), "image/png"))),
+        "document, base64": ("document", _asked(_PDF)),
+        "document, url": ("document", _asked(_PDF.replace(source=ImageSource("url", "https://example.com/a.pdf")))),
+        "document, plain text": ("document", _asked(_NOTE)),
+        "name of a document": ("document.name", _asked(_PDF.replace(name="report"))),
+        "name of a plain text": ("document.name", _asked(_NOTE.replace(name="note"))),
+        "audio, base64": ("audio", _asked(AudioBlock(ImageSource("base64", "UklGRiQAAABXQVZF"), "audio/wav"))),
+        "video, base64": ("video", _asked(VideoBlock(ImageSource("base64", "AAAAGGZ0eXBtcDQy"), "video/mp4"))),
+        "video, url": ("video", _asked(VideoBlock(ImageSource("url", "https://example.com/a.mp4"), "video/mp4"))),
+        "thinking": ("thinking", None),
+        "signature of thinking": ("thinking.signature", None),
+        "redacted_thinking": ("redacted_thinking", None),
+        "opaque": ("opaque", None),
+    }
+
+
+def _beside() -> dict[str, tuple[str, Request | None]]:
+    """Each case about what stands beside the conversation."""
+    asked = ResponseFormat("json_schema", _SCHEMA, "place", strict=True)
+    options: dict[str, tuple[str, Any]] = {
+        "max_output_tokens": ("max_output_tokens", 100),
+        "temperature": ("temperature", 0.5),
+        "top_p": ("top_p", 0.9),
+        "top_k": ("top_k", 40),
+        "stop_sequences": ("stop_sequences", ("END",)),
+        "seed": ("seed", 7),
+        "presence_penalty": ("presence_penalty", 0.5),
+        "frequency_penalty": ("frequency_penalty", 0.5),
+        "any JSON": ("response_format", ResponseFormat("json")),
+        "JSON of a schema": ("response_format.json_schema", ResponseFormat("json_schema", _SCHEMA)),
+        "name of a schema": ("response_format.name", asked),
+        "strict schema": ("response_format.strict", asked),
+        "reasoning on": ("reasoning", Reasoning(enabled=True)),
+        "reasoning off": ("reasoning", Reasoning(enabled=False)),
+        "reasoning effort": ("reasoning.effort", Reasoning(effort="high")),
+        "reasoning budget": ("reasoning.budget_tokens", Reasoning(enabled=True, budget_tokens=2048)),
+        "effort and budget": ("reasoning.effort", Reasoning(enabled=True, effort="high", budget_tokens=2048)),
+        "service_tier": ("service_tier", "priority"),
+        "user": ("user", "user-1"),
+        "stream": ("stream", True),
+    }
+    choices: dict[str, tuple[str, Any]] = {
+        "no tool": ("tool_choice", ToolChoice("none")),
+        "some tool": ("tool_choice", ToolChoice("required")),
+        "this tool": ("tool_choice.name", ToolChoice("tool", "read_file")),
+    }
+    return {
+        "tool": ("tool", _request(tools=(_TOOL,))),
+        "opaque tool": ("opaque_tool", None),
+        **{
+            name: (f"options.{kind}", _request(tools=(_TOOL,), tool_choice=value))
+            for name, (kind, value) in choices.items()
+        },
+        "one call at a time": ("options.parallel_tool_calls", _request(tools=(_TOOL,), parallel_tool_calls=False)),
+        "model": ("options.model", _request()),
+        **{
+            name: (f"options.{kind}", _request(**{kind.partition(".")[0]: value}))
+            for name, (kind, value) in options.items()
+        },
+        "in its own words": ("aside", None),
+    }
+
+
+CASES: Final = (
+    *(Case(name, "Blocks", kind, request) for name, (kind, request) in _blocks().items()),
+    *(Case(name, "Tools and options", kind, request) for name, (kind, request) in _beside().items()),
+)
+
+
+# --- samples ---------------------------------------------------------------------------------------------------------
+
+
+def sample(dialect: Dialect, case: Case) -> Any | None:
+    """A request of this case on the dialect's own wire; ``None`` if it cannot be said there."""
+    own = own_words(dialect.NAME)
+    if case.name in own:
+        return own[case.name]
+    if case.request is None:
+        return None
+    written = dialect.write_request(case.request)
+    if written.losses or case.kind not in kinds_said(dialect.read_request(written.wire)):
+        return None
+    return written.wire
+
+
+def own_words(name: str) -> Mapping[str, Any]:
+    """The wires that a dialect's file under ``samples`` holds, by the name of their case."""
+    module = f"{__package__}.samples.{name}"
+    if importlib.util.find_spec(module) is None:
+        return {}
+    wires: Mapping[str, Any] = importlib.import_module(module).WIRES
+    return wires

@@ -1,0 +1,112 @@
+"""The measuring: every ordered pair of dialects, on constructed requests and on any others that are given.
+
+    cells(dialects)                  one cell for each case, from each dialect to each other and to itself
+    findings_of(request, target)     what becomes of everything in a request
+    Tally                            findings, counted
+
+The one rule: nothing is counted as said that was not read back from the target's wire.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from dragoman.dialects.parts.residue import difference
+from dragoman.exchange import Request
+from dragoman.fidelity.cases import CASES, Case, Dialect, sample
+from dragoman.fidelity.comparison import Finding, compared
+
+Verdict = Literal["exact", "kept", "changed", "loss", "silent", "n/a"]
+_WORST_FIRST: Final[tuple[Literal["silent", "loss", "changed", "kept"], ...]] = ("silent", "loss", "changed", "kept")
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """What becomes of one thing on the way from one dialect to another."""
+
+    source: str
+    target: str
+    group: str
+    case: str
+    verdict: Verdict
+    notes: tuple[str, ...] = ()  # how it changed, or why it is lost
+
+    @property
+    def is_short(self) -> bool:
+        """Whether this is a defect: something left out without a word, or not the same in its own dialect."""
+        return self.verdict == "silent" or (self.source == self.target and self.verdict not in ("exact", "n/a"))
+
+
+class Shortfall(msgspec.Struct, frozen=True):
+    """Something of a given request that was left out without a word, or a translation that cannot be read."""
+
+    record: str
+    source: str
+    target: str
+    kind: str
+    note: str
+    place: str = ""
+
+
+def findings_of(request: Request, target: Dialect) -> tuple[Finding, ...]:
+    """What becomes of everything in a request when it is written for the target, by reading it there."""
+    written = target.write_request(request)
+    unspoken: Mapping[str, str] = getattr(target, "UNSPOKEN", {})
+    return compared(request, written, target.read_request(written.wire), target.NAME, unspoken)
+
+
+def cells(dialects: Iterable[Dialect], cases: Iterable[Case] = CASES) -> tuple[Cell, ...]:
+    """A cell for each case and each ordered pair of dialects."""
+    spoken = tuple(dialects)
+    return tuple(cell for source in spoken for case in cases for cell in _row(source, case, spoken))
+
+
+def _row(source: Dialect, case: Case, targets: Iterable[Dialect]) -> Iterator[Cell]:
+    wire = sample(source, case)
+    request = None if wire is None else source.read_request(wire)
+    for target in targets:
+        if request is None:
+            yield Cell(source.NAME, target.NAME, case.group, case.name, "n/a")
+            continue
+        found = [finding for finding in findings_of(request, target) if finding.kind == case.kind]
+        verdict, notes = _verdict(found)
+        if source.NAME == target.NAME and _is_exact(wire, request, target):
+            verdict, notes = "exact", ()
+        yield Cell(source.NAME, target.NAME, case.group, case.name, verdict, notes)
+
+
+def _verdict(found: list[Finding]) -> tuple[Verdict, tuple[str, ...]]:
+    """The worst of what was found, and why."""
+    for outcome in _WORST_FIRST:
+        notes = [finding.note for finding in found if finding.outcome == outcome]
+        if notes:
+            return outcome, tuple(dict.fromkeys(note for note in notes if note))
+    return "kept", ()
+
+
+def _is_exact(wire: Any, request: Request, dialect: Dialect) -> bool:
+    written = dialect.write_request(request)
+    return not written.losses and difference(written.wire, wire) is None
+
+
+class Tally:
+    """Given requests, counted: by source, target, kind and outcome, and each shortfall by itself."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[str] = Counter()
+        self.counts: Counter[tuple[str, str, str, str]] = Counter()
+        self.notes: Counter[tuple[str, str, str, str, str]] = Counter()
+        self.shortfalls: list[Shortfall] = []
+
+    def add(self, record: str, source: str, target: str, found: Iterable[Finding]) -> None:
+        """Count the findings of one request."""
+        for finding in found:
+            key = (source, target, finding.kind, finding.outcome)
+            self.counts[key] += 1
+            if finding.note:
+                self.notes[(*key, finding.note)] += 1
+            if finding.outcome == "silent":
+                self.shortfalls.append(Shortfall(record, source, target, finding.kind, finding.note, finding.place))

@@ -1,0 +1,28 @@
+"""Requests in Anthropic's own words."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_USER: Final = {"role": "user", "content": "Hello."}
+
+
+def _said(*blocks: dict[str, Any], **more: Any) -> dict[str, Any]:
+    assistant = [{"role": "assistant", "content": list(blocks)}] if blocks else []
+    asked = [{"role": "user", "content": "Go on."}] if blocks else []
+    return {"model": "some-model", "max_tokens": 100, "messages": [_USER, *assistant, *asked], **more}
+
+
+_SPOKEN: Final = {"type": "text", "text": "Hi."}
+_THOUGHT: Final = {"type": "thinking", "thinking": "A greeting.", "signature": "EqQBCkYIAxgC"}
+_SEARCH: Final = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "ULID"}}
+
+WIRES: Final[dict[str, Any]] = {
+    "thinking": _said(_THOUGHT, _SPOKEN),
+    "signature of thinking": _said(_THOUGHT, _SPOKEN),
+    "redacted_thinking": _said({"type": "redacted_thinking", "data": "EmwKAhgBEgy3"}, _SPOKEN),
+    "opaque": _said(_SEARCH, _SPOKEN),
+    "opaque tool": _said(tools=[{"type": "web_search_20250305", "name": "web_search", "max_uses": 2}]),
+    "service_tier": _said(service_tier="standard_only"),
+    "in its own words": _said(container="container_1"),
+}

@@ -1,0 +1,40 @@
+"""Requests in the own words of Chat Completions, and of those who speak it with words of theirs: DeepSeek's and
+OpenRouter's reasoning, Mistral's documents.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_USER: Final = {"role": "user", "content": "Hello."}
+
+
+def _said(assistant: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    turn: list[dict[str, Any]] = []
+    if assistant is not None:
+        turn = [{"role": "assistant", "content": "Hi.", **assistant}, {"role": "user", "content": "Go on."}]
+    return {"model": "some-model", "messages": [_USER, *turn], **more}
+
+
+def _shown(part: dict[str, Any]) -> dict[str, Any]:
+    content = [{"type": "text", "text": "Look."}, part]
+    return {"model": "some-model", "messages": [{"role": "user", "content": content}]}
+
+
+_DETAIL: Final = {"type": "reasoning.text", "text": "A greeting.", "signature": "EqQBCkYIAxgC"}
+_GRAMMAR: Final = {"type": "custom", "custom": {"name": "sql", "description": "Run a query."}}
+
+WIRES: Final[dict[str, Any]] = {
+    "thinking": _said({"reasoning_content": "A greeting."}),
+    "signature of thinking": _said({"reasoning_details": [_DETAIL]}),
+    "redacted_thinking": _said({"reasoning_details": [{"type": "reasoning.encrypted", "data": "EmwKAhgBEgy3"}]}),
+    "opaque": _shown({"type": "file", "file": {"file_id": "file-1"}}),
+    "document, url": _shown({"type": "document_url", "document_url": "https://example.com/a.pdf"}),
+    "opaque tool": _said(tools=[_GRAMMAR]),
+    "top_k": _said(top_k=40),
+    "reasoning on": _said(thinking={"type": "enabled"}),
+    "reasoning off": _said(thinking={"type": "disabled"}),
+    "reasoning budget": _said(reasoning={"max_tokens": 2048}),
+    "effort and budget": _said(reasoning={"effort": "high", "max_tokens": 2048}),
+    "in its own words": _said(logit_bias={"50256": -100}),
+}

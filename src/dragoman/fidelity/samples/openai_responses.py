@@ -1,0 +1,32 @@
+"""Requests in the own words of the Responses API."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_USER: Final = {"role": "user", "content": "Hello."}
+
+
+def _said(*items: dict[str, Any], **more: Any) -> dict[str, Any]:
+    turn = [*items, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": "Go on."}] if items else []
+    return {"model": "some-model", "input": [_USER, *turn], **more}
+
+
+_SUMMARY: Final = [{"type": "summary_text", "text": "A greeting."}]
+_THOUGHT: Final = {"type": "reasoning", "id": "rs_1", "summary": _SUMMARY, "encrypted_content": "gAAAAABo"}
+_SECRET: Final = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAABo"}
+_SEARCH: Final = {
+    "type": "web_search_call",
+    "id": "ws_1",
+    "status": "completed",
+    "action": {"type": "search", "query": "ULID"},
+}
+
+WIRES: Final[dict[str, Any]] = {
+    "thinking": _said(_THOUGHT),
+    "signature of thinking": _said(_THOUGHT),
+    "redacted_thinking": _said(_SECRET),
+    "opaque": _said(_SEARCH),
+    "opaque tool": _said(tools=[{"type": "web_search"}]),
+    "in its own words": _said(previous_response_id="resp_1"),
+}

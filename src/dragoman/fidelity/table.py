@@ -1,0 +1,147 @@
+"""The table, for people as Markdown and for programs as plain values. Figures and words come in, text goes out.
+
+    markdown_of_cells(cells)      one table for each source: a line for each case, a column for each target
+    markdown_of_tally(tally)      one table for each source: a line for each target, a column for each group of kinds
+    plain(cells, tally)           everything, for JSON
+
+The one rule: nothing is left out of the table because it looks bad in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from dragoman.fidelity.measure import Cell, Tally
+
+# Kinds by the column under which they are counted; what stands inside a result has a column of its own.
+_GROUPS: Final = {
+    "text": "text",
+    "system": "text",
+    "tool_use": "calls",
+    "invalid_tool_use": "calls",
+    "tool_result": "results",
+    "image": "images",
+    "document": "documents",
+    "audio": "audio, video",
+    "video": "audio, video",
+    "thinking": "reasoning",
+    "redacted_thinking": "reasoning",
+    "opaque": "opaque",
+    "tool": "tools",
+    "opaque_tool": "tools",
+    "options": "options",
+    "aside": "own words",
+}
+_COLUMNS: Final = (*dict.fromkeys(_GROUPS.values()), "other")
+
+
+def markdown_of_cells(cells: Iterable[Cell]) -> Iterator[str]:
+    """Lines of Markdown: for each source, what becomes of each case in each target."""
+    by_source: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_source.setdefault(cell.source, []).append(cell)
+    for source, row in by_source.items():
+        yield f"### From {source}"
+        yield ""
+        yield from _source_table(row)
+
+
+def _source_table(cells: Sequence[Cell]) -> Iterator[str]:
+    targets = list(dict.fromkeys(cell.target for cell in cells))
+    numbers: dict[str, int] = {}
+    lines: dict[str, list[str]] = {}
+    for cell in cells:
+        marks = [str(numbers.setdefault(note, len(numbers) + 1)) for note in cell.notes]
+        shown = "–" if cell.verdict == "n/a" else cell.verdict
+        lines.setdefault(cell.case, []).append(f"{shown} ({', '.join(marks)})" if marks else shown)
+    yield f"| | {' | '.join(f'`{target}`' for target in targets)} |"
+    yield f"|---{'|---' * len(targets)}|"
+    for case, line in lines.items():
+        yield f"| {case} | {' | '.join(line)} |"
+    yield ""
+    for note, number in numbers.items():
+        yield f"{number}. {_escaped(note)}"
+    if numbers:
+        yield ""
+
+
+def _escaped(note: str) -> str:
+    return note.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
+
+
+def summary_of_cells(cells: Iterable[Cell]) -> Iterator[str]:
+    """Lines of Markdown: for each ordered pair, how many things are kept, changed and lost."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for cell in cells:
+        counts.setdefault((cell.source, cell.target), Counter())[cell.verdict] += 1
+    names = list(dict.fromkeys(source for source, _ in counts))
+    yield f"| from \\ to | {' | '.join(f'`{name}`' for name in names)} |"
+    yield f"|---{'|---' * len(names)}|"
+    for source in names:
+        yield f"| `{source}` | {' | '.join(_pair(counts[source, target]) for target in names)} |"
+
+
+def _pair(counts: Counter[str]) -> str:
+    if counts["exact"]:
+        return f"{counts['exact']} exact"
+    told = f"{counts['kept']} / {counts['changed']} / {counts['loss']}"
+    return f"{told} / **{counts['silent']} silent**" if counts["silent"] else told
+
+
+def markdown_of_tally(tally: Tally) -> Iterator[str]:
+    """Lines of Markdown: for each source and target, what became of everything in the given requests."""
+    grouped: dict[tuple[str, str], dict[str, Counter[str]]] = {}
+    for (source, target, kind, outcome), count in sorted(tally.counts.items()):
+        if outcome != "hint":
+            columns = grouped.setdefault((source, target), {})
+            columns.setdefault(group_of(kind), Counter())[outcome] += count
+    for source in sorted(tally.requests):
+        rows = {target: columns for (name, target), columns in grouped.items() if name == source}
+        shown = [column for column in _COLUMNS if any(column in columns for columns in rows.values())]
+        yield f"### {tally.requests[source]:,} requests of {source}"
+        yield ""
+        yield f"| to | {' | '.join(shown)} |"
+        yield f"|---{'|---:' * len(shown)}|"
+        for target, columns in rows.items():
+            yield f"| `{target}` | {' | '.join(_amount(columns.get(column, Counter())) for column in shown)} |"
+        yield ""
+
+
+def group_of(kind: str) -> str:
+    """The column under which a kind is counted."""
+    first, _, rest = kind.partition(".")
+    if first == "tool_result" and rest and rest != "is_error":
+        return group_of(rest)
+    return _GROUPS.get(first, "other")
+
+
+def _amount(counts: Counter[str]) -> str:
+    if not counts:
+        return "–"
+    parts = [f"{counts['kept']:,}"]
+    if counts["changed"]:
+        parts.append(f"{counts['changed']:,} changed")
+    if counts["loss"]:
+        parts.append(f"{counts['loss']:,} lost")
+    if counts["silent"]:
+        parts.append(f"**{counts['silent']:,} silent**")
+    return ", ".join(parts)
+
+
+def plain(cells: Sequence[Cell], tally: Tally | None) -> dict[str, Any]:
+    """Everything, as plain values."""
+    told: dict[str, Any] = {"cells": list(cells)}
+    if tally is not None:
+        told["requests"] = dict(tally.requests)
+        told["counts"] = [
+            {"source": source, "target": target, "kind": kind, "outcome": outcome, "count": count}
+            for (source, target, kind, outcome), count in sorted(tally.counts.items())
+        ]
+        told["notes"] = [
+            {"source": source, "target": target, "kind": kind, "outcome": outcome, "note": note, "count": count}
+            for (source, target, kind, outcome, note), count in sorted(tally.notes.items())
+        ]
+        told["shortfalls"] = tally.shortfalls
+    return told
