@@ -201,3 +201,53 @@ def test_an_estimate_grows_with_the_prompt() -> None:
     assert ask([user(TextBlock("x" * 400))]) == 100
     call = Message("01HZ002", "s", Role.ASSISTANT, (ToolUseBlock("tu_1", "f", {"a": "b" * 40}),), SPOKEN, NOW)
     assert ask([call]) > 10
+
+
+def streamed(spoken_to: Adapter, *parts: bytes) -> list[StreamEvent]:
+    async def chunks() -> AsyncIterator[bytes]:
+        for part in parts:
+            yield part
+
+    async def events() -> list[StreamEvent]:
+        return [event async for event in spoken_to.stream_response(chunks(), CONTEXT)]
+
+    return asyncio.run(events())
+
+
+CHUNK = (
+    b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"Hi.","tool_calls":'
+    b'[{"index":0,"id":"call_7","type":"function","function":{"name":"f","arguments":"{}"}}]}}]}\n\n'
+)
+REASON = b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+def test_the_ids_of_streamed_calls_are_learned_like_those_of_whole_answers() -> None:
+    spoken_to = adapter("groq:llama-3.3-70b-versatile")
+    reply = fold(streamed(spoken_to, CHUNK, REASON, DONE))
+    assert reply.fault is None
+    call = reply.content[1]
+    assert isinstance(call, ToolUseBlock)
+    assert spoken_to.ids.entries == (("groq", call.id, "call_7"),)
+    assert spoken_to.message_from(reply, CONTEXT).content[1].id == call.id
+    wire = spoken_to.to_wire([result(call.id)]).wire
+    assert wire["messages"][0]["tool_call_id"] == "call_7"
+
+
+def test_a_stream_is_read_with_the_quirks_of_its_provider(caplog: pytest.LogCaptureFixture) -> None:
+    assert fold(streamed(adapter("ollama-openai:llama3.2"), CHUNK, DONE)).fault is None
+    assert caplog.records == []
+    cut = fold(streamed(adapter("groq:llama-3.3-70b-versatile"), CHUNK, DONE))
+    assert cut.fault is not None
+    (record,) = caplog.records
+    assert (record.session_id, record.message_id, record.code) == ("sess_1", "01HZ002", "stream_incomplete")
+
+
+def test_a_request_is_written_with_the_quirks_of_its_provider(caplog: pytest.LogCaptureFixture) -> None:
+    options = Options(max_output_tokens=5, user="ann")
+    written = adapter("mistral:mistral-large-2512").to_wire([user(TextBlock("Hi."))], options=options)
+    assert written.wire["max_tokens"] == 5
+    assert "user" not in written.wire
+    (loss,) = written.losses
+    assert (loss.block_type, loss.session_id, loss.message_id) == ("user", "sess_1", "")
+    assert [record.session_id for record in caplog.records] == ["sess_1"]

@@ -22,8 +22,8 @@ from dragoman import dialects
 from dragoman.catalog import AdapterCapabilities, Model, Provider
 from dragoman.dialects.parts.residue import notes_of
 from dragoman.errors import CriticalLossError
-from dragoman.event import BlockComplete, StreamEvent, ToolUseStart
-from dragoman.exchange import Loss, OpaqueTool, Options, Reply, Request, ToolDefinition, Written
+from dragoman.event import BlockComplete, StreamError, StreamEvent, ToolUseEnd, ToolUseStart
+from dragoman.exchange import Fault, Loss, OpaqueTool, Options, Reply, Request, ToolDefinition, Written
 from dragoman.ids import AS_IT_IS, ToolIds, derived_ulid, ulid
 from dragoman.message import (
     AudioBlock,
@@ -82,7 +82,8 @@ class Adapter:
     ) -> Written:
         """The request as the provider takes it; ``CriticalLossError`` if a critical message would lose a part."""
         given = tuple(messages)
-        written: Written = self.dialect.write_request(self.request(given, tools, options))
+        written: Written = self.dialect.write_request(self.request(given, tools, options), self.provider.quirks)
+        written = _in_session(written, given)
         log_losses(written.losses)
         critical = {message.id for message in given if message.metadata.critical}
         lost = [loss for loss in written.losses if loss.message_id in critical]
@@ -128,13 +129,18 @@ class Adapter:
     async def stream_response(
         self, chunks: AsyncIterable[bytes], context: RequestContext
     ) -> AsyncIterator[StreamEvent]:
-        """The events of an answer as its bytes arrive; the last one says truly how it ended."""
-        reader = self.dialect.stream_reader()
+        """The events of an answer as its bytes arrive; the last one says truly how it ended.
+
+        The context says whose answer it is: its calls get ids of that session, what the provider calls them is learned
+        with each call that is complete, and if the answer fails, the log says in which session.
+        """
+        reader = self.dialect.stream_reader(None, self.provider.quirks)
+        calls: dict[int, str] = {}
         async for chunk in chunks:
             for event in reader.feed(chunk):
-                yield _with_own_id(event, context)
+                yield self._heard(event, calls, context)
         for event in reader.close():
-            yield _with_own_id(event, context)
+            yield self._heard(event, calls, context)
 
     def estimate_input_tokens(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
         """Roughly how many tokens the prompt has: a quarter of its characters, and a round figure for each picture."""
@@ -184,11 +190,29 @@ class Adapter:
             case _:
                 return block
 
+    def _heard(self, event: StreamEvent, calls: dict[int, str], context: RequestContext) -> StreamEvent:
+        """The event, under ids of the session's own, after what it tells about calls and faults was noted."""
+        event = _with_own_id(event, context)
+        match event:
+            case ToolUseStart(index=index, id=call_id, provider_raw=raw):
+                calls[index] = call_id
+                self._learn_id(call_id, raw)
+            case ToolUseEnd(index=index, provider_raw=raw) if index in calls:
+                self._learn_id(calls[index], raw)
+            case BlockComplete(block=block):
+                self._learn(block)
+            case StreamError(fault=fault):
+                _log_fault(fault, self.model.id, context)
+        return event
+
     def _learn(self, block: ContentBlock) -> None:
         if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
-            notes = notes_of(block.provider_raw, self.dialect.NAME)
-            if "id" in notes:
-                self.ids.learn(self.provider.key, block.id, notes["id"])
+            self._learn_id(block.id, block.provider_raw)
+
+    def _learn_id(self, call_id: str, raw: ProviderRaw | None) -> None:
+        theirs = notes_of(raw, self.dialect.NAME).get("id")
+        if theirs:
+            self.ids.learn(self.provider.key, call_id, theirs)
 
 
 def _notes_on_message(reply: Reply) -> ProviderRaw | None:
@@ -229,6 +253,31 @@ def _own_id(made: str, context: RequestContext) -> str:
         return made
     time_ms = int(context.created_at.timestamp() * 1000)
     return "tu_" + derived_ulid(time_ms, context.session_id, context.message_id, made)
+
+
+def _in_session(written: Written, messages: tuple[Message, ...]) -> Written:
+    """What was written, with the session in losses that belong to no message: those of options and tools."""
+    if not messages or all(loss.session_id for loss in written.losses):
+        return written
+    session_id = messages[0].session_id
+    losses = tuple(loss if loss.session_id else loss.replace(session_id=session_id) for loss in written.losses)
+    return Written(written.wire, losses)
+
+
+def _log_fault(fault: Fault, model_id: str, context: RequestContext) -> None:
+    import logging  # noqa: PLC0415  see dragoman.codec
+
+    logging.getLogger("dragoman.adapter").warning(
+        "the answer of %s failed: %s",
+        model_id,
+        fault.code,
+        extra={
+            "session_id": context.session_id,
+            "message_id": context.message_id,
+            "model": model_id,
+            "code": fault.code,
+        },
+    )
 
 
 def log_losses(losses: Iterable[Loss]) -> None:

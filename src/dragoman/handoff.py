@@ -88,7 +88,7 @@ def plan_swap(
     given, offered = tuple(history), tuple(tools)
     projecting = _Projecting(adapter.capabilities, policy, describe)
     messages = tuple(projecting.message(message) for message in given)
-    written = adapter.dialect.write_request(adapter.request(messages, offered))
+    written = adapter.dialect.write_request(adapter.request(messages, offered), adapter.provider.quirks)
     lost = {(loss.message_id, loss.block_type): loss.reason for loss in written.losses}
     blocks = tuple(_with_losses(plan, lost) for plan in projecting.plans)
     tokens = adapter.estimate_input_tokens(messages, offered)

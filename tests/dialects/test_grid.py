@@ -119,6 +119,20 @@ def test_every_dialect_has_the_grid(dialect: ModuleType) -> None:
     assert inspect.getdoc(dialect)
 
 
+def test_every_dialect_takes_quirks_and_ignores_those_that_are_not_its_own(dialect: ModuleType) -> None:
+    for name in ("write_request", "stream_reader"):
+        parameter = inspect.signature(getattr(dialect, name)).parameters["quirks"]
+        assert parameter.default == ()
+    theirs = ("a quirk that nobody has",)
+    assert dialect.write_request(REQUEST, theirs) == dialect.write_request(REQUEST)
+    reply = Reply(content=(TextBlock("Hi."), CALLS[0]), stop_reason=StopReason.TOOL_USE, model="m")
+    writer = dialect.stream_writer()
+    data = b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()])
+    readers = (dialect.stream_reader(None, theirs), dialect.stream_reader())
+    with_quirks, without = ([*reader.feed(data), *reader.close()] for reader in readers)
+    assert with_quirks == without
+
+
 def test_words_calls_and_results_survive_being_written_and_read(dialect: ModuleType) -> None:
     written = dialect.write_request(REQUEST)
     again = dialect.read_request(written.wire)

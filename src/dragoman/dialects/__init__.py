@@ -2,14 +2,15 @@
 
 | | read (they → us) | write (us → them) |
 |---|---|---|
-| request | ``read_request(wire) -> Request`` | ``write_request(request) -> Written`` |
+| request | ``read_request(wire) -> Request`` | ``write_request(request, quirks=()) -> Written`` |
 | reply | ``read_reply(wire) -> Reply`` | ``write_reply(reply) -> Written`` |
-| stream | ``stream_reader(framing=None)`` | ``stream_writer(framing=None)`` |
+| stream | ``stream_reader(framing=None, quirks=())`` | ``stream_writer(framing=None)`` |
 | error | ``read_error(status, headers, body) -> Fault`` | ``write_error(fault) -> Written`` |
 
 Reading and writing for the same dialect gives the same wire again. What the canonical fields cannot say is kept as
 residue, as the difference between what we would have written and what came; see ``parts.residue``. Adding a dialect is
-adding a module here: everything else finds it by itself.
+adding a module here: everything else finds it by itself. ``quirks`` are names of what a provider does otherwise than its
+dialect; a module that knows any lists them as ``QUIRKS``, and ignores all others.
 """
 
 from __future__ import annotations
