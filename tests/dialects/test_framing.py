@@ -124,3 +124,43 @@ def test_a_flipped_bit_in_an_aws_frame_is_noticed() -> None:
 def test_an_unknown_framing_is_an_error_that_helps() -> None:
     with pytest.raises(LookupError, match="sse"):
         splitter("morse")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"x[{}]",
+        b"[x{}]",
+        b'["a"]',
+        b"[1]",
+        b"[,{}]",
+        b"[{} {}]",
+        b"[{},,{}]",
+        b"[{},]",
+        b"[{}x,{}]",
+        b"[{}:{}]",
+        b"[}]",
+    ],
+)
+def test_what_stands_between_the_items_of_an_array_is_not_passed_over(data: bytes) -> None:
+    for pieces in ([data], [data[at : at + 1] for at in range(len(data))]):
+        made = splitter("json-array")
+        with pytest.raises(FramingError, match="between the items"):
+            _ = [frame for piece in pieces for frame in made.feed(piece)]
+
+
+def test_items_before_the_damage_of_an_array_are_not_lost_with_it() -> None:
+    frames = iter(splitter("json-array").feed(b'[{"a":1},[{"b":"]}\\""}] x'))
+    assert [next(frames), next(frames)] == [Frame(b'{"a":1}'), Frame(b'[{"b":"]}\\""}]')]
+    with pytest.raises(FramingError):
+        next(frames)
+
+
+def test_what_comes_after_an_array_is_kept_and_is_no_item() -> None:
+    for cuts in ([], list(range(30))):
+        made = splitter("json-array")
+        data = b'[{"a":1}]\n {"b": 2} x'
+        edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+        frames = [frame for start, end in itertools.pairwise(edges) for frame in made.feed(data[start:end])]
+        assert frames == [Frame(b'{"a":1}')]
+        assert (made.is_closed, made.late, made.tail) == (True, b'{"b": 2} x', b"")

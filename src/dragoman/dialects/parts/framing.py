@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import binascii
 import json
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -28,6 +29,10 @@ class Frame(msgspec.Struct, frozen=True):
 
     data: bytes
     event: str | None = None
+    is_failure: bool = False  # AWS marks what tells of one
+
+
+_LARGEST_AWS_FRAME: Final = 24 * 2**20  # what AWS's own SDKs accept
 
 
 class FramingError(InputError):
@@ -144,55 +149,96 @@ class DecodedAwsSplitter(LineSplitter):
 def _decoded_aws_frame(line: bytes) -> Frame:
     try:
         frame = json.loads(line)
-        event = frame["headers"].get(":event-type") or frame["headers"].get(":exception-type")
-        return Frame(json.dumps(frame["payload"]).encode(), event)
+        return _aws_event(frame["headers"], json.dumps(frame["payload"]).encode())
     except (ValueError, KeyError, TypeError, AttributeError):
         raise FramingError("not a decoded AWS frame", where="stream") from None
 
 
+_IN_AN_ITEM: Final = re.compile(rb'["{}\[\]]')
+_IN_A_STRING: Final = re.compile(rb'["\\]')
+_BETWEEN: Final = re.compile(rb"[^ \t\r\n]")
+_BEGIN, _FIRST, _AFTER_ITEM, _AFTER_COMMA, _NOTHING = b"[", b"{[]", b",]", b"{[", b""  # what may come between items
+_LATE_BYTES: Final = 4096
+
+
 class JsonArraySplitter:
-    """The items of one JSON array, each as soon as it is complete."""
+    """The items of one JSON array, each as soon as it is complete. An item is an object or an array."""
 
     def __init__(self) -> None:
-        self._buffer = b""
-        self._start = -1
-        self._at = 0
+        self._item = bytearray()
         self._depth = 0
         self._in_string = False
         self._escaped = False
-        self.is_closed = False
+        self._expected = _BEGIN
+        self.late = b""  # what came after the array, cut to a few kilobytes
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """The items that are complete now."""
-        self._buffer += data
-        frames: list[Frame] = []
-        for at in range(self._at, len(self._buffer)):
-            self._step(at, self._buffer[at], frames)
-        self._at = len(self._buffer)
-        if self._start < 0:
-            self._buffer, self._at = b"", 0
-        return frames
+    @property
+    def is_closed(self) -> bool:
+        """Whether the array has ended."""
+        return self._expected is _NOTHING
 
-    def _step(self, at: int, byte: int, frames: list[Frame]) -> None:
-        if self._in_string:
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The items that are complete now, one by one; what is neither an item nor a comma is a ``FramingError``."""
+        if self.is_closed:
+            self._keep_late(data)
+            return
+        at = 0
+        while at < len(data):
+            if not self._depth:
+                at = self._between(data, at)
+            if self._depth:
+                start, at = at, self._item_end(data, at)
+                self._item += data[start:at]
+                if not self._depth:
+                    item, self._item = bytes(self._item), bytearray()
+                    self._expected = _AFTER_ITEM
+                    yield Frame(item)
+
+    def _between(self, data: bytes, at: int) -> int:
+        """Where the next item begins, or the end of these bytes."""
+        while (found := _BETWEEN.search(data, at)) is not None:
+            mark, at = found[0], found.end()
+            if mark not in self._expected:
+                raise FramingError(f"{mark!r} between the items of an array", where="stream")
+            if self._expected is _BEGIN:
+                self._expected = _FIRST
+            elif mark == b",":
+                self._expected = _AFTER_COMMA
+            elif mark == b"]":
+                self._expected = _NOTHING
+                self._keep_late(data[at:])
+                break
+            else:
+                self._depth = 1
+                self._item += mark
+                return at
+        return len(data)
+
+    def _keep_late(self, data: bytes) -> None:
+        kept = self.late + data if self.late else data.lstrip()
+        self.late = kept[:_LATE_BYTES]
+
+    def _item_end(self, data: bytes, at: int) -> int:
+        """Where the item ends, or the end of these bytes."""
+        while at < len(data) and self._depth:
             if self._escaped:
                 self._escaped = False
-            elif byte == 0x5C:
-                self._escaped = True
-            elif byte == 0x22:
-                self._in_string = False
-        elif byte == 0x22:
-            self._in_string = True
-        elif byte in b"[{":
-            self._depth += 1
-            if self._depth == 2:
-                self._start = at
-        elif byte in b"]}":
-            self._depth -= 1
-            if self._depth == 1 and self._start >= 0:
-                frames.append(Frame(self._buffer[self._start : at + 1]))
-                self._start = -1
-            self.is_closed = self._depth == 0
+                at += 1
+                continue
+            found = (_IN_A_STRING if self._in_string else _IN_AN_ITEM).search(data, at)
+            if found is None:
+                return len(data)
+            at = found.end()
+            match found[0]:
+                case b'"':
+                    self._in_string = not self._in_string
+                case b"\\":
+                    self._escaped = True
+                case b"{" | b"[":
+                    self._depth += 1
+                case _:
+                    self._depth -= 1
+        return at
 
     def close(self) -> list[Frame]:
         """Nothing more can become complete."""
@@ -201,30 +247,32 @@ class JsonArraySplitter:
     @property
     def tail(self) -> bytes:
         """What was left over of an item."""
-        return self._buffer[self._start :] if self._start >= 0 else b""
+        return bytes(self._item)
 
 
 class AwsSplitter:
     """AWS event-stream frames: lengths, headers, payload and two checksums."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._buffer = b""
+        self._start = 0  # of the first frame that is not complete
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are complete now, one by one; a wrong checksum is a ``FramingError``."""
-        self._rest += data
-        while len(self._rest) >= 12:
-            total, header_length, prelude_sum = struct.unpack(">III", self._rest[:12])
-            if binascii.crc32(self._rest[:8]) != prelude_sum or total < 16 + header_length:
+        """The frames that are complete now, one by one; a wrong checksum or size is a ``FramingError``."""
+        self._buffer, self._start = self._buffer[self._start :] + data, 0
+        while len(self._buffer) - self._start >= 12:
+            total, header_length, prelude_sum = struct.unpack_from(">III", self._buffer, self._start)
+            if binascii.crc32(self._buffer[self._start : self._start + 8]) != prelude_sum:
                 raise FramingError("an AWS frame with a wrong checksum", where="stream")
-            if len(self._rest) < total:
+            if not 16 + header_length <= total <= _LARGEST_AWS_FRAME:
+                raise FramingError("an AWS frame with a wrong size", where="stream")
+            if len(self._buffer) - self._start < total:
                 break
-            frame, self._rest = self._rest[:total], self._rest[total:]
+            frame = self._buffer[self._start : self._start + total]
             if binascii.crc32(frame[:-4]) != struct.unpack(">I", frame[-4:])[0]:
                 raise FramingError("an AWS frame with a wrong checksum", where="stream")
-            headers = _aws_headers(frame[12 : 12 + header_length])
-            event = headers.get(":event-type") or headers.get(":exception-type")
-            yield Frame(frame[12 + header_length : -4], event)
+            self._start += total
+            yield _aws_event(_aws_headers(frame[12 : 12 + header_length]), frame[12 + header_length : -4])
 
     def close(self) -> list[Frame]:
         """Nothing more can become complete."""
@@ -233,7 +281,18 @@ class AwsSplitter:
     @property
     def tail(self) -> bytes:
         """What was left over of a frame."""
-        return self._rest
+        return self._buffer[self._start :]
+
+
+def _aws_event(headers: dict[str, Any], payload: bytes) -> Frame:
+    """A frame of AWS. A failure that no service foresaw has a code and a text in its headers, and no payload."""
+    texts = {name: value for name, value in headers.items() if isinstance(value, str)}
+    if ":error-code" in texts:
+        payload = msgspec.json.encode({"message": texts.get(":error-message", "")})
+        return Frame(payload, texts[":error-code"], is_failure=True)
+    if ":exception-type" in texts:
+        return Frame(payload, texts[":exception-type"], is_failure=True)
+    return Frame(payload, texts.get(":event-type"))
 
 
 def _aws_headers(data: bytes) -> dict[str, str]:
@@ -300,14 +359,14 @@ def json_line(wire: Any) -> bytes:
     return data
 
 
-def aws_frame(wire: Any, event: str) -> bytes:
-    """One AWS event-stream frame."""
+def aws_frame(wire: Any, event: str, kind: str = "event") -> bytes:
+    """One AWS event-stream frame; its kind is ``event`` or ``exception``."""
     headers = b"".join(
         bytes([len(name)]) + name + b"\x07" + struct.pack(">H", len(value)) + value
         for name, value in (
-            (b":event-type", event.encode()),
+            (f":{kind}-type".encode(), event.encode()),
             (b":content-type", b"application/json"),
-            (b":message-type", b"event"),
+            (b":message-type", kind.encode()),
         )
     )
     payload = msgspec.json.encode(wire)
@@ -317,9 +376,9 @@ def aws_frame(wire: Any, event: str) -> bytes:
     return body + struct.pack(">I", binascii.crc32(body))
 
 
-def decoded_aws_frame(wire: Any, event: str) -> bytes:
+def decoded_aws_frame(wire: Any, event: str, kind: str = "event") -> bytes:
     """The same as recorders keep it."""
-    return msgspec.json.encode({"headers": {":event-type": event}, "payload": wire}) + b"\n"
+    return json_line({"headers": {f":{kind}-type": event, ":message-type": kind}, "payload": wire}) + b"\n"
 
 
 def _is_json(data: bytes) -> bool:
