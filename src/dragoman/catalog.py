@@ -40,16 +40,19 @@ QUIRKS: Final = {
     "usage_when_asked": "a stream tells its usage if asked: `stream_options` with `include_usage` is written",
     # what it does not take
     "no_effort": "reasoning has a switch, and no `reasoning_effort`",
-    "no_user": "no `user`",
-    "no_service_tier": "no `service_tier`",
+    "no_max_output_tokens": "no limit on the answer",
+    "no_temperature": "no `temperature`",
     "no_stop": "no `stop`",
     "no_seed": "no `seed`",
     "no_penalties": "no `presence_penalty` and no `frequency_penalty`",
+    "no_service_tier": "no `service_tier`",
+    "no_user": "no `user`",
     "no_strict": "no `strict`, neither of a tool nor of a schema",
     "no_stream_options": "no `stream_options`",
     "no_json_schema": "no schema for the answer: any JSON is asked for instead",
     "no_named_tool": "`tool_choice` cannot name a tool: that some tool must be called is asked for instead",
     "auto_tool_choice_only": "`tool_choice` can only be `auto`",
+    "store_nothing": "no answer is kept: `store` is false",
     # how it answers
     "terminal_reason_optional": "a complete answer may end without a reason for stopping",
 }

@@ -1,4 +1,4 @@
-"""Where those who speak Chat Completions differ from it: what is written for each, and what is lost."""
+"""Where those who speak a dialect differ from it: what is written for each, and what is lost."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from dragoman.exchange import (
 from tests.conftest import CORPUS
 
 CHAT = dialects.load("openai_chat")
+RESPONSES = dialects.load("openai_responses")
 SCHEMA = {"type": "object", "properties": {"x": {"type": "string"}}}
 STRICT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
 LAX = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
@@ -73,6 +74,8 @@ CASES: list[tuple[str, Options, dict[str, Any], dict[str, Any], list[str]]] = [
         {"enable_thinking": True, "thinking_budget": 512},
         [],
     ),
+    ("no_max_output_tokens", Options(max_output_tokens=5), {"max_completion_tokens": 5}, {}, ["max_output_tokens"]),
+    ("no_temperature", Options(temperature=0.5), {"temperature": 0.5}, {}, ["temperature"]),
     ("no_user", Options(user="u"), {"user": "u"}, {}, ["user"]),
     ("no_service_tier", Options(service_tier="flex"), {"service_tier": "flex"}, {}, ["service_tier"]),
     ("no_stop", Options(stop_sequences=("END",)), {"stop": ["END"]}, {}, ["stop_sequences"]),
@@ -196,6 +199,27 @@ def test_a_stream_without_a_reason_is_complete_only_for_those_who_give_none() ->
         assert reply.content[0].text == "Hi."
 
 
+def test_those_who_speak_responses_have_quirks_of_their_own() -> None:
+    options = Options(max_output_tokens=5, temperature=0.5, service_tier="flex", user="u")
+    request = Request(model="m", messages=(), options=options)
+    plain = RESPONSES.write_request(request)
+    assert plain.losses == ()
+    assert plain.wire["max_output_tokens"] == 5
+    quirks = ["no_max_output_tokens", "no_temperature", "no_service_tier", "no_user", "store_nothing"]
+    assert set(quirks) <= set(RESPONSES.QUIRKS)
+    made = RESPONSES.write_request(request, quirks)
+    assert made.wire == {"model": "m", "input": [], "store": False}
+    assert [loss.block_type for loss in made.losses] == ["max_output_tokens", "temperature", "service_tier", "user"]
+
+
+def test_that_an_answer_is_not_kept_is_a_loss_for_one_who_wanted_it_kept() -> None:
+    for store, lost in ((True, ["store"]), (False, []), (None, [])):
+        wire = {"model": "m", "input": "Hi.", **({"store": store} if store is not None else {})}
+        made = RESPONSES.write_request(RESPONSES.read_request(wire), ["store_nothing"])
+        assert made.wire == {**wire, "store": False}
+        assert [loss.block_type for loss in made.losses] == lost
+
+
 def test_nobody_is_denied_what_he_was_recorded_to_take() -> None:
     """A request that was recorded, written with the quirks of whom it went to, loses nothing and says the same."""
     files = sorted(CORPUS.glob("*.jsonl.gz"))
@@ -205,16 +229,17 @@ def test_nobody_is_denied_what_he_was_recorded_to_take() -> None:
     for file in files:
         with gzip.open(file, "rt") as lines:
             for record in map(json.loads, lines):
-                if record["dialect"] != "openai-chat" or not record["request"] or record["provider"] == "other":
+                dialect = {"openai-chat": CHAT, "openai-responses": RESPONSES}.get(record["dialect"])
+                if dialect is None or not record["request"] or record["provider"] == "other":
                     continue
                 count += 1
-                row = rows.provider(record["provider"], "openai_chat")
+                row = rows.provider(record["provider"], dialect.NAME)
                 before = record["request"]
-                made = CHAT.write_request(CHAT.read_request(before), row.quirks)
+                made = dialect.write_request(dialect.read_request(before), row.quirks)
                 assert made.losses == (), record["id"]
                 keys = sorted(key for key in {*before, *made.wire} if before.get(key) != made.wire.get(key))
                 changed[tuple(keys)] += bool(keys)
-    assert count > 3_000
+    assert count > 5_000
     # Usage is asked for; two asked for no effort, and one had a newer name for its limit that was taken as well.
     assert {keys for keys, times in changed.items() if times} <= {
         ("stream_options",),

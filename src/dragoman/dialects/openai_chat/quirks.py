@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from dragoman.dialects.openai_chat.blocks import NAME
+from dragoman.dialects.parts.quirks import REFUSALS, without_refused
 from dragoman.exchange import Loss, Options, Reasoning, ResponseFormat, ToolChoice
 
 _SPELLED: Final = {
@@ -20,16 +21,9 @@ _SPELLED: Final = {
     "own_service_tiers": ("service_tier", "service_tier"),
     "reasoning_object": ("reasoning", "reasoning"),
 }
-_REFUSED: Final = {
-    "no_user": ("user",),
-    "no_service_tier": ("service_tier",),
-    "no_stop": ("stop_sequences",),
-    "no_seed": ("seed",),
-    "no_penalties": ("presence_penalty", "frequency_penalty"),
-}
 QUIRKS: Final = (
     *_SPELLED,
-    *_REFUSED,
+    *REFUSALS,
     "any_for_required",
     "thinking_object",
     "enable_thinking",
@@ -65,12 +59,8 @@ def fitted(
 
 
 def _taken(options: Options, quirks: Collection[str], losses: list[Loss]) -> Options:
+    options = without_refused(options, quirks, NAME, losses)
     kept: dict[str, Any] = {}
-    for quirk in quirks:
-        for name in _REFUSED.get(quirk, ()):
-            if getattr(options, name) not in (None, ()):
-                kept[name] = () if name == "stop_sequences" else None
-                losses.append(_lost(name, "this provider has no such option"))
     if options.tool_choice is not None:
         kept["tool_choice"] = _choice_for(options.tool_choice, quirks, losses)
     if options.response_format is not None:

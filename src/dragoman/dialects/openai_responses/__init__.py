@@ -20,11 +20,12 @@ from dragoman.dialects.openai_responses.blocks import NAME
 from dragoman.dialects.openai_responses.error import read_error, write_error
 from dragoman.dialects.openai_responses.reader import stream_reader
 from dragoman.dialects.openai_responses.reply import read_reply, write_reply
-from dragoman.dialects.openai_responses.request import read_request, write_request
+from dragoman.dialects.openai_responses.request import QUIRKS, read_request, write_request
 from dragoman.dialects.openai_responses.writer import stream_writer
 
 __all__ = [
     "NAME",
+    "QUIRKS",
     "read_error",
     "read_reply",
     "read_request",

@@ -20,6 +20,7 @@ from dragoman.dialects.openai_responses.blocks import (
     written_items,
 )
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
+from dragoman.dialects.parts.quirks import REFUSALS, without_refused
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none
 from dragoman.errors import FormatError
@@ -50,6 +51,7 @@ _ROLES: Final = {
     "developer": Role.SYSTEM,
 }
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
+QUIRKS: Final = (*REFUSALS, "store_nothing")
 _APART: Final = ("input", "instructions", "tools")  # parts of a request that are read one by one
 
 
@@ -77,12 +79,16 @@ def read_request(wire: Any) -> Request:
     return request.replace(provider_raw=raw)
 
 
-def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
-    """The request as the Responses API takes it, and what it cannot take."""
+def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
+    """The request as the Responses API takes it, or one who speaks it with these quirks, and what they cannot take."""
     request = with_ids_of_calls(request, NAME)
     losses: list[Loss] = []
+    if quirks:
+        request = request.replace(options=without_refused(request.options, quirks, NAME, losses))
     notes = notes_of(request.provider_raw, NAME)
     top = restored(_written_options(request), notes.get("residue"))
+    if "store_nothing" in quirks:
+        _store_nothing(top, losses)
     wire: dict[str, Any] = {"model": top["model"]} if "model" in top else {}
     instructions, messages = _hoisted(request.messages)
     if instructions is not None:
@@ -96,6 +102,12 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     wire.update((key, value) for key, value in notes.get("empty", {}).items() if not wire.get(key))
     losses.extend(_lost_options(request.options, top))
     return Written({**wire, **top}, tuple(losses))
+
+
+def _store_nothing(top: dict[str, Any], losses: list[Loss]) -> None:
+    if top.get("store"):
+        losses.append(Loss("", "", "store", NAME, "this provider keeps no answers"))
+    top["store"] = False
 
 
 def _read_input(value: Any, conversation: Conversation) -> None:
