@@ -3,6 +3,7 @@
 A record is one HTTP exchange: a JSON object with ``id``, ``dialect``, ``provider``, ``kind``, ``status``, ``request``,
 ``response``, ``stream`` and ``stream_format``; a folder holds them one a line in ``*.jsonl`` or ``*.jsonl.gz`` files.
 What is compared is what a reader of JSON sees: values equal, key order aside; numbers as they are written; ids equal.
+With a folder for it, each request is written in every other dialect as well, and what became of it is a table.
 """
 
 from __future__ import annotations
@@ -11,19 +12,22 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
+from rich.progress import Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from dragoman import dialects
+from dragoman.cli import fidelity
 from dragoman.errors import InputError
 from dragoman.event import StreamEvent, fold
+from dragoman.fidelity import Tally
 
 PARTS = ("request", "reply", "stream")
 DAMAGED = "damaged, "  # a stream that folds to a fault
@@ -57,11 +61,13 @@ def prove(
     *,
     dialect: str | None = None,
     json_to: Path | None = None,
+    table_to: Path | None = None,
     limit: int = 20,
 ) -> int:
     """Read recorded exchanges, write them again, and say what is not equal.
 
-    Exit code 0: everything came back. 1: something did not. 2: the records cannot be read.
+    Exit code 0: everything came back, and nothing was left out without a word. 1: something was not as it should be.
+    2: the records cannot be read.
 
     Parameters
     ----------
@@ -71,6 +77,9 @@ def prove(
         Only this dialect.
     json_to
         Write the counts and every failure to this file.
+    table_to
+        Write each request in every other dialect too, and the table of what becomes of it to this folder, as
+        fidelity.md and fidelity.json.
     limit
         Print at most so many failures.
     """
@@ -78,13 +87,10 @@ def prove(
     files = [records] if records.is_file() else sorted([*records.glob("*.jsonl"), *records.glob("*.jsonl.gz")])
     if not files:
         raise InputError("no *.jsonl or *.jsonl.gz files here", where=str(records))
-    proof = Proof(Counter(), [], [])
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("proving", total=len(files))
-        for file in files:
-            progress.update(task, description=file.name)
-            proof_of(records_of(file), proof, dialect)
-            progress.advance(task)
+    proof, tally = Proof(Counter(), [], []), None if table_to is None else Tally()
+    if table_to is not None:
+        fidelity.made_folder(table_to)
+    _prove_files(files, proof, tally, dialect, console)
     console.print(_table(proof))
     for failure in proof.failures[:limit]:
         where = f"{failure.record} {failure.part}"
@@ -99,12 +105,41 @@ def prove(
     if json_to is not None:
         rows = [{"dialect": d, "provider": p, "part": part, "equal": n} for (d, p, part), n in proof.equal.items()]
         json_to.write_bytes(msgspec.json.encode({"equal": rows, "failures": proof.failures, "broken": proof.broken}))
-    return 0 if proof.is_whole else 1
+    is_whole = proof.is_whole
+    if table_to is not None and tally is not None:
+        is_whole &= fidelity.show(console, fidelity.write_table(table_to, tally), tally, limit)
+    return 0 if is_whole else 1
+
+
+def _prove_files(files: list[Path], proof: Proof, tally: Tally | None, dialect: str | None, console: Console) -> None:
+    """Prove each file. The bar goes by bytes, since files differ much in size."""
+    columns = (*Progress.get_default_columns(), TimeElapsedColumn(), TextColumn("{task.fields[shown]}"))
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("proving", total=sum(file.stat().st_size for file in files), shown="")
+        proof_of(_watched(files, progress, task), proof, dialect, tally)
+
+
+def _watched(files: list[Path], progress: Progress, task: TaskID) -> Iterator[dict[str, Any]]:
+    """The records of all files; the bar shows how far they have been read."""
+    number = before = 0
+    for file in files:
+        with file.open("rb") as data:
+            for record in records_from(data, file):
+                number += 1
+                progress.update(task, completed=before + data.tell(), shown=f"{number} records, {file.name}")
+                yield record
+        before += file.stat().st_size
 
 
 def records_of(file: Path) -> Iterator[dict[str, Any]]:
     """The records of one file."""
-    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
+    with file.open("rb") as data:
+        yield from records_from(data, file)
+
+
+def records_from(data: BinaryIO, file: Path) -> Iterator[dict[str, Any]]:
+    """The records in the bytes of a file."""
+    with gzip.open(data) if file.suffix == ".gz" else nullcontext(data) as lines:
         for number, line in enumerate(lines, 1):
             try:
                 record = json.loads(line)
@@ -115,14 +150,19 @@ def records_of(file: Path) -> Iterator[dict[str, Any]]:
             yield record
 
 
-def proof_of(records: Iterable[dict[str, Any]], proof: Proof, dialect: str | None = None) -> Proof:
+def proof_of(
+    records: Iterable[dict[str, Any]], proof: Proof, dialect: str | None = None, tally: Tally | None = None
+) -> Proof:
     """Prove each record of a dialect that we speak; edited ones (kind ``doctored``) are no evidence."""
-    spoken = {recorded: name for name in dialects.names() for recorded in _recorded_names(name)}
+    modules = {name: dialects.load(name) for name in dialects.names()}
+    spoken = {recorded: name for name in modules for recorded in _recorded_names(name)}
     for record in records:
         name = spoken.get(record["dialect"])
         if name is None or record.get("kind") == "doctored" or dialect not in (None, name):
             continue
-        for part, difference in differences(record, dialects.load(name)):
+        if tally is not None:
+            fidelity.tally_record(record, name, modules, tally)
+        for part, difference in differences(record, modules[name]):
             if difference is None:
                 proof.equal[name, record["provider"], part] += 1
                 continue
