@@ -73,6 +73,32 @@ def test_any_split_of_the_bytes_gives_the_same_events(
     assert [json.loads(frame.data) for frame in whole[0]] == values
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        b"data: 1\n\n",
+        b"event: a\ndata: 1\n\n",
+        b"event: a\ndata: 1\ndata: 2\n\n",
+        b"data: 1\nevent: a\n\n",
+        b"data:1\n\n",
+        b"data: 1\n\ndata: 2\n\n",
+        b"data: 1\r2\n\n",
+        b"data: 1\r\n\r\n",
+        b"event: a\n\n",
+        b": ping\n\n",
+        b"data: \n\n",
+        b"data: 1\n",
+        b"\n\n",
+        b"\n",
+    ],
+)
+def test_an_event_that_comes_in_one_piece_is_read_like_one_that_does_not(event: bytes) -> None:
+    data = b"data: 0\n\n" + event * 3 + b"\ndata: 9\n\n"
+    size = len(event)
+    cuts = [9, 9 + size, 9 + 2 * size, 9 + 3 * size]
+    assert frames_of("sse", data, cuts) == frames_of("sse", data) == frames_of("sse", data, list(range(len(data))))
+
+
 @given(st.lists(strategies.objects, max_size=4), st.lists(st.integers(0, 10**6), max_size=8))
 def test_every_framing_gives_back_what_was_written(values: list[dict], cuts: list[int]) -> None:
     written = {

@@ -45,43 +45,54 @@ class SseSplitter:
     """Server-sent events, as the HTML standard reads them."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []  # of a line that has not ended
         self._data: list[bytes] = []
         self._event: str | None = None
         self._begun = False
 
     def feed(self, data: bytes) -> list[Frame]:
         """The events that are complete now."""
-        buffer = self._rest + data
-        if not self._begun and buffer[:3] == b"\xef\xbb\xbf"[: len(buffer)]:
-            if len(buffer) < 3:
-                self._rest = buffer
+        if self._rest:
+            if not _may_end_a_line(self._rest[-1], data):
+                self._rest.append(data)
                 return []
-            buffer = buffer[3:]
-        self._begun = self._begun or bool(buffer)
+            data = b"".join([*self._rest, data])
+            self._rest = []
+        elif self._begun and not self._data and self._event is None:
+            frame = _only_frame(data)
+            if frame is not None:
+                return [frame]
+        if not self._begun:
+            data = self._without_mark(data)
+        *lines, rest = data.split(b"\n") if b"\r" not in data else _LINE_END.split(data)
+        if rest:
+            self._rest = [rest]
         frames: list[Frame] = []
-        start = 0
-        while True:
-            end, after = _line_end(buffer, start)
-            if end < 0:
-                break
-            self._take(buffer[start:end], frames)
-            start = after
-        self._rest = buffer[start:]
+        for line in lines:
+            self._take(line, frames)
         return frames
 
     def close(self) -> list[Frame]:
         """At the end of the stream a lone CR ends a line; an event without its empty line is not dispatched."""
         frames: list[Frame] = []
-        if self._rest.endswith(b"\r"):
-            self._take(self._rest[:-1], frames)
-            self._rest = b""
+        rest = b"".join(self._rest)
+        if rest.endswith(b"\r"):
+            self._rest = []
+            self._take(rest[:-1], frames)
         return frames
 
     @property
     def tail(self) -> bytes:
         """What was left over: lines of an event that was never completed."""
-        return b"\n".join([*self._data, self._rest]) if self._data else self._rest
+        return b"\n".join([*self._data, b"".join(self._rest)]) if self._data else b"".join(self._rest)
+
+    def _without_mark(self, data: bytes) -> bytes:
+        """The bytes without the mark that may stand at the very beginning, of which a part may have come so far."""
+        if len(data) < 3 and data == _MARK[: len(data)]:
+            self._rest = [data] if data else []
+            return b""
+        self._begun = True
+        return data.removeprefix(_MARK)
 
     def _take(self, line: bytes, frames: list[Frame]) -> None:
         if not line:
@@ -99,14 +110,26 @@ class SseSplitter:
             self._event = value.decode("utf-8", "replace")
 
 
-def _line_end(buffer: bytes, start: int) -> tuple[int, int]:
-    """Where the next line ends and the one after begins; a CR at the very end may be half of a CRLF."""
-    newline, carriage = buffer.find(b"\n", start), buffer.find(b"\r", start)
-    if carriage < 0 or 0 <= newline < carriage:
-        return newline, newline + 1
-    if carriage + 1 == len(buffer):
-        return -1, -1
-    return carriage, carriage + (2 if buffer[carriage + 1] == 10 else 1)
+_MARK: Final = b"\xef\xbb\xbf"
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the very end may be half of a CRLF
+
+
+def _may_end_a_line(before: bytes, data: bytes) -> bool:
+    return b"\n" in data or b"\r" in data or before[-1:] == b"\r" or before in (_MARK[:1], _MARK[:2])
+
+
+def _only_frame(data: bytes) -> Frame | None:
+    """The event, if these bytes are exactly one, with one line of data and perhaps a name before it."""
+    last = len(data) - 2
+    if data[last:] != b"\n\n" or b"\r" in data:
+        return None
+    if data[:6] == b"data: ":
+        return Frame(data[6:last]) if data.find(b"\n") == last else None
+    if data[:7] == b"event: ":
+        start = data.find(b"\n")
+        if data[start + 1 : start + 7] == b"data: " and data.find(b"\n", start + 1) == last:
+            return Frame(data[start + 7 : last], data[7:start].decode("utf-8", "replace"))
+    return None
 
 
 class LineSplitter:
