@@ -153,16 +153,6 @@ def test_a_prompt_grows_at_its_end_only() -> None:
             assert longer[: len(shorter)] == shorter
 
 
-def test_a_loss_is_logged_at_warn_with_its_fields(caplog: pytest.LogCaptureFixture) -> None:
-    thought = Message("01HZ002", "sess_1", Role.ASSISTANT, (ThinkingBlock("hm", "sig"), TextBlock("Hi.")), SPOKEN, NOW)
-    written = adapter("openai:gpt-5").to_wire([user(TextBlock("Hello.")), thought])
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert (record.session_id, record.message_id, record.block_type) == ("sess_1", "01HZ002", "thinking")
-    assert record.adapter == "openai_responses"
-    assert record.reason == written.losses[0].reason
-
-
 def test_a_loss_on_a_critical_message_is_an_error() -> None:
     critical = SPOKEN.replace(critical=True)
     thought = Message(
@@ -251,3 +241,19 @@ def test_a_request_is_written_with_the_quirks_of_its_provider(caplog: pytest.Log
     (loss,) = written.losses
     assert (loss.block_type, loss.session_id, loss.message_id) == ("user", "sess_1", "")
     assert [record.session_id for record in caplog.records] == ["sess_1"]
+
+
+def test_reasoning_stays_with_the_provider_that_it_came_from_also_within_one_dialect() -> None:
+    spoken = {"role": "assistant", "content": "Hi.", "reasoning_content": "hm", "refusal": None}
+    spoken["tool_calls"] = [
+        {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}, "x": {"s": 1}}
+    ]
+    answer = {"id": "c", "model": "m", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": spoken}]}
+    home = adapter("deepseek:deepseek-chat")
+    message = home.from_wire_response(answer, CONTEXT)
+    assert home.to_wire([message]).wire["messages"] == [spoken]
+    abroad = adapter("mistral:mistral-large-2512").to_wire([message])
+    (call,) = abroad.wire["messages"][0].pop("tool_calls")
+    assert abroad.wire["messages"] == [{"role": "assistant", "content": "Hi."}]
+    assert set(call) == {"id", "type", "function"}
+    assert [(loss.block_type, loss.reason) for loss in abroad.losses] == [("thinking", "reasoning of another origin")]

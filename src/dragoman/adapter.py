@@ -34,6 +34,7 @@ from dragoman.message import (
     Message,
     MessageMetadata,
     MessageStatus,
+    OpaqueBlock,
     ProviderRaw,
     Role,
     RoutingDecisionRecord,
@@ -41,6 +42,7 @@ from dragoman.message import (
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
+    UnknownBlock,
     Usage,
     VideoBlock,
 )
@@ -169,14 +171,15 @@ class Adapter:
     def _spelled(self, message: Message, names: dict[str, str]) -> Message:
         """The message, with calls of other origin under the names that this provider knows or accepts.
 
-        What another provider put beside a message stays at home, also where it speaks the same dialect.
+        What another provider noted stays at home, also where it speaks the same dialect: its reasoning above all.
         """
         if message.role not in (Role.ASSISTANT, Role.TOOL):
             return message
-        blocks = tuple(self._spelled_block(block, names) for block in message.content)
-        metadata = message.metadata
-        if metadata.provider not in (None, self.provider.key) and metadata.provider_raw is not None:
+        metadata, content = message.metadata, message.content
+        if metadata.provider not in (None, self.provider.key):
             metadata = msgspec.structs.replace(metadata, provider_raw=None)
+            content = tuple(_without_notes(block) for block in content)
+        blocks = tuple(self._spelled_block(block, names) for block in content)
         return msgspec.structs.replace(message, content=blocks, metadata=metadata)
 
     def _spelled_block(self, block: ContentBlock, names: dict[str, str]) -> ContentBlock:
@@ -213,6 +216,13 @@ class Adapter:
         theirs = notes_of(raw, self.dialect.NAME).get("id")
         if theirs:
             self.ids.learn(self.provider.key, call_id, theirs)
+
+
+def _without_notes(block: ContentBlock) -> ContentBlock:
+    """The block without what only its provider can say about it; one that nobody else understands stays as it is."""
+    if isinstance(block, OpaqueBlock | UnknownBlock) or block.provider_raw is None:
+        return block
+    return msgspec.structs.replace(block, provider_raw=None)
 
 
 def _notes_on_message(reply: Reply) -> ProviderRaw | None:
