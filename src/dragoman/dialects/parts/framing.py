@@ -375,11 +375,23 @@ def sse_frame(wire: Any, event: str | None = None) -> bytes:
 
 def json_line(wire: Any) -> bytes:
     """JSON on one line, also for readers that take U+2028 for the end of one."""
-    data = msgspec.json.encode(wire)
+    return _on_one_line(_encode(wire))
+
+
+def json_text(text: str) -> bytes:
+    """The same for a text, which stands between bytes that are always the same."""
+    data = _encode(text)
+    return data if text.isascii() else _on_one_line(data)
+
+
+def _on_one_line(data: bytes) -> bytes:
     for raw, escaped in _LINE_ENDS:
         if raw in data:
             data = data.replace(raw, escaped)
     return data
+
+
+_encode: Final = msgspec.json.Encoder().encode
 
 
 def aws_frame(wire: Any, event: str, kind: str = "event") -> bytes:
