@@ -8,10 +8,11 @@ which of them were spelled the second way is noted. A call may have no id; then 
 from __future__ import annotations
 
 from dragoman.dialects.gemini.error import read_error, write_error
+from dragoman.dialects.gemini.reader import stream_reader
 from dragoman.dialects.gemini.reply import read_reply, write_reply
 from dragoman.dialects.gemini.request import read_request, write_request
 from dragoman.dialects.gemini.spelling import NAME
-from dragoman.dialects.gemini.stream import stream_reader, stream_writer
+from dragoman.dialects.gemini.writer import stream_writer
 
 __all__ = [
     "NAME",

@@ -92,12 +92,8 @@ def read_part(item: Any, role: str, turns: Turns, where: str) -> ContentBlock:
 def _known_part(part: dict[str, Any], role: str, turns: Turns, notes: dict[str, Any]) -> ContentBlock | None:
     is_thought = part.get("thought") is True
     match part:
-        case {"functionCall": {"name": str(name)} as call} if role == "model" and is_whole(call):
-            provider_id = call.get("id", "")
-            made = turns.called(name, provider_id)
-            notes["id"] = provider_id if provider_id != made else None
-            notes["form"] = "absent" if "args" not in call else None
-            return ToolUseBlock(made, name, call.get("args") or {})
+        case {"functionCall": {"name": str(name)} as call} if role == "model" and isinstance(call.get("id", ""), str):
+            return _read_call(name, call, turns, notes)
         case {"text": str(text)} if is_thought and role == "model":
             notes["form"] = "thought"  # proof of where it came from
             return ThinkingBlock(text, text_or_none(part.get("thoughtSignature")))
@@ -112,14 +108,30 @@ def _known_part(part: dict[str, Any], role: str, turns: Turns, notes: dict[str, 
             return None
 
 
-def is_whole(call: dict[str, Any]) -> bool:
-    """Whether a call can be made: one whose arguments are still arriving cannot."""
-    return (
-        type(call.get("args") or {}) is dict
-        and isinstance(call.get("id", ""), str)
-        and not call.get("willContinue")
-        and "partialArgs" not in call
-    )
+def _read_call(name: str, call: dict[str, Any], turns: Turns, notes: dict[str, Any]) -> ContentBlock:
+    """A call, if it can be made: with arguments that are no object, or are still arriving, it cannot."""
+    provider_id = call.get("id", "")
+    made = turns.called(name, provider_id)
+    notes["id"] = provider_id if provider_id != made else None
+    args = call.get("args")
+    if is_partial(call):
+        notes["form"] = "unusable"
+        pieces = {key: value for key, value in call.items() if key not in ("id", "name")}
+        return InvalidToolUseBlock(made, name, _json_text(pieces), "its arguments are still arriving")
+    if args is not None and type(args) is not dict:
+        notes["form"] = "unusable"
+        return InvalidToolUseBlock(made, name, _json_text(args), "its arguments are not a JSON object")
+    notes["form"] = "absent" if "args" not in call else None
+    return ToolUseBlock(made, name, args or {})
+
+
+def is_partial(call: dict[str, Any]) -> bool:
+    """Whether a call is a piece of one, whose arguments arrive one by one."""
+    return bool(call.get("willContinue")) or "partialArgs" in call
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _read_media(part: dict[str, Any], notes: dict[str, Any]) -> ContentBlock | None:
@@ -180,7 +192,7 @@ def _read_response(response: dict[str, Any]) -> tuple[str | None, bool, str | No
         key, value = next(iter(response.items()))
         if isinstance(value, str) and (is_error or key in _RESULT_KEYS):
             return value, is_error, None if key in ("output", "error") else key
-    return json.dumps(response, ensure_ascii=False, separators=(",", ":")), is_error, "json"
+    return _json_text(response), is_error, "json"
 
 
 def _natural_response(result: ToolResultBlock, form: str | None) -> dict[str, Any]:
@@ -231,6 +243,8 @@ def written_parts(message: Message, calls: Calls, losses: list[Loss]) -> list[di
             reason = cannot_say(each)
             if reason is not None:
                 losses.append(Loss(message.session_id, message.id, each.type, NAME, reason))
+            elif isinstance(each, DocumentBlock) and each.name is not None:
+                losses.append(Loss(message.session_id, message.id, "document.name", NAME, "a file has no name here"))
         if cannot_say(block) is None:
             parts.append(written_part(block, calls))
     return parts

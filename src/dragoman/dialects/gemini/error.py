@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.dialects.gemini.spelling import NAME
+from dragoman.dialects.parts.faults import by_status
 from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.scalars import integer_or_none
 from dragoman.exchange import ErrorClass, Fault, Written
@@ -50,13 +51,13 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
             body = None
     if isinstance(body, list) and body:  # streams that are one JSON array fail in one, too
         body = body[0]
-    error = body.get("error") if isinstance(body, dict) else None
-    error = error if isinstance(error, dict) else {}
+    said = body.get("error") if isinstance(body, dict) else None
+    error = said if isinstance(said, dict) else {"message": said} if isinstance(said, str) else {}
     kind, message = str(error.get("status", "")), str(error.get("message", "no message"))
     status = status if status is not None else integer_or_none(error.get("code"))
-    code, error_class, _ = _STATUSES.get(kind) or _by_status(status)
-    said = error.get("details")
-    details = [item for item in said if isinstance(item, dict)] if isinstance(said, list) else []
+    code, error_class = _STATUSES[kind][:2] if kind in _STATUSES else by_status(status)
+    items = error.get("details")
+    details = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
     if any(item.get("reason") in ("API_KEY_INVALID", "API_KEY_EXPIRED") for item in details):
         code, error_class = "unauthorized", ErrorClass.AUTH
     if error_class is ErrorClass.INVALID_REQUEST and _TOO_LONG.search(message):
@@ -70,6 +71,7 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
         status=status,
         provider=NAME,
         provider_code=kind or None,
+        request_id=next((item["requestId"] for item in details if isinstance(item.get("requestId"), str)), None),
     )
 
 
@@ -81,28 +83,6 @@ def _retry_after(details: list[dict[str, Any]], headers: Mapping[str, str]) -> f
     return retry_after_s(headers)
 
 
-def _by_status(status: int | None) -> tuple[str, ErrorClass, int]:
-    match status:
-        case 401 | 403:
-            return "unauthorized", ErrorClass.AUTH, status
-        case 404:
-            return "not_found", ErrorClass.INVALID_REQUEST, status
-        case 408 | 504:
-            return "timeout", ErrorClass.NETWORK, status
-        case 413:
-            return "context_overflow", ErrorClass.CONTEXT_OVERFLOW, status
-        case 429:
-            return "rate_limited", ErrorClass.RATE_LIMIT, status
-        case 503:
-            return "overloaded", ErrorClass.RATE_LIMIT, status
-        case int() if status >= 500:
-            return "server_error", ErrorClass.SERVER_ERROR, status
-        case int() if status >= 400:
-            return "invalid_request", ErrorClass.INVALID_REQUEST, status
-        case _:
-            return "server_error", ErrorClass.OTHER, 500
-
-
 def write_error(fault: Fault) -> Written:
     """The fault as this API says it."""
     kinds = {code: kind for kind, (code, _, _) in reversed(_STATUSES.items())}
@@ -112,4 +92,7 @@ def write_error(fault: Fault) -> Written:
     if fault.retry_after_s is not None:
         delay = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{fault.retry_after_s:g}s"}
         error["details"] = [delay]
+    if fault.request_id is not None:
+        named = {"@type": "type.googleapis.com/google.rpc.RequestInfo", "requestId": fault.request_id}
+        error["details"] = [*error.get("details", ()), named]
     return Written({"error": error})

@@ -5,12 +5,13 @@ The one rule: what an option cannot say here is a named loss, or it is written; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from dragoman.dialects.gemini.schema import lowered, raised
+from dragoman.dialects.gemini.spelling import NAME
 from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
-from dragoman.exchange import Options, Reasoning, ResponseFormat, ToolChoice
+from dragoman.exchange import Loss, Options, Reasoning, ResponseFormat, ToolChoice
 
 _CHOICES: Final = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto"}
 _CHOICE_WORDS: Final = {"auto": "AUTO", "required": "ANY", "none": "NONE", "tool": "ANY"}
@@ -135,3 +136,32 @@ def natural_config(options: Options, notes: Mapping[str, Any]) -> dict[str, Any]
         wire.update(_natural_format(options.response_format, notes))
     thinking = _natural_thinking(options.reasoning) if options.reasoning is not None else {}
     return {**wire, "thinkingConfig": thinking} if thinking else wire
+
+
+def lost_options(options: Options, config: Mapping[str, Any]) -> Iterator[Loss]:
+    """What was asked for and stands nowhere in what was written."""
+    unsaid = "this API has no such option"
+    if options.user is not None:
+        yield Loss("", "", "user", NAME, unsaid)
+    if options.parallel_tool_calls is False:
+        yield Loss("", "", "parallel_tool_calls", NAME, unsaid)
+    if options.response_format is not None and options.response_format.name is not None:
+        yield Loss("", "", "response_format.name", NAME, "this API takes a schema without a name")
+    if options.reasoning is not None:
+        thinking = config.get("thinkingConfig")
+        yield from _lost_reasoning(options.reasoning, thinking if isinstance(thinking, dict) else {})
+
+
+def _lost_reasoning(reasoning: Reasoning, thinking: Mapping[str, Any]) -> Iterator[Loss]:
+    effort, level = reasoning.effort, thinking.get("thinkingLevel")
+    if reasoning.budget_tokens is not None and thinking.get("thinkingBudget") != reasoning.budget_tokens:
+        yield Loss("", "", "reasoning.budget_tokens", NAME, "the model is told not to think")
+    if effort in (None, "none") or str(level).lower() == effort:
+        return
+    if level is not None:
+        reason = f"this API has no level {effort!r}; it is asked for {level!r}"
+    elif reasoning.budget_tokens is not None:
+        reason = "this API takes a level or a budget, not both"
+    else:
+        reason = "the model is told not to think"
+    yield Loss("", "", "reasoning.effort", NAME, reason)

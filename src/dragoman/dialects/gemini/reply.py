@@ -13,6 +13,7 @@ from dragoman.dialects.gemini.spelling import NAME
 from dragoman.dialects.parts.conversation import a_list, an_object, lost_fault
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
+from dragoman.event import judged
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
 from dragoman.message import InvalidToolUseBlock, TokenUsage, ToolUseBlock
 
@@ -36,8 +37,14 @@ _FAILURES: Final = {
     "UNEXPECTED_TOOL_CALL": "tool_input_invalid",
     "TOO_MANY_TOOL_CALLS": "server_error",
     "MISSING_THOUGHT_SIGNATURE": "invalid_request",
-    "MALFORMED_RESPONSE": "server_error",
+    "MALFORMED_RESPONSE": "malformed_output",
 }
+_FAILURE_WORDS: Final = {  # for what went wrong elsewhere
+    "tool_input_invalid": "MALFORMED_FUNCTION_CALL",
+    "tool_input_truncated": "MALFORMED_FUNCTION_CALL",
+    "malformed_output": "MALFORMED_RESPONSE",
+}
+_UNUSABLE: Final = ("tool_input_invalid", "tool_input_truncated", "empty_response")  # they end like any answer
 _FINISH_WORDS: Final = {
     StopReason.MAX_TOKENS: "MAX_TOKENS",
     StopReason.REFUSAL: "SAFETY",
@@ -52,9 +59,17 @@ def read_reply(wire: Any) -> Reply:
     rest, parts, notes = _reply_apart(body)
     turns = Turns(str(body.get("responseId", "")))
     content = tuple(read_part(part, "model", turns, "$.candidates[0].content.parts") for part in parts)
-    called = any(isinstance(block, ToolUseBlock) for block in content)
-    reply = read_rest(rest, text_or_none(body.get("modelVersion")), called=called).replace(content=content)
+    called = any(isinstance(block, ToolUseBlock | InvalidToolUseBlock) for block in content)
+    reply = judged(read_rest(rest, text_or_none(body.get("modelVersion")), called=called).replace(content=content))
+    if reply.fault is not None and reply.fault.code in _UNUSABLE:
+        notes["ended"] = finish_reason_of(rest)
     return reply.replace(provider_raw=noted(NAME, natural_rest(reply, notes), rest, **notes))
+
+
+def finish_reason_of(rest: dict[str, Any]) -> Any:
+    """What the first candidate says about its end."""
+    candidates = rest.get("candidates") or [{}]
+    return candidates[0].get("finishReason")
 
 
 def _reply_apart(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
@@ -74,10 +89,10 @@ def _reply_apart(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any], dict[
 
 def rest_notes(rest: dict[str, Any]) -> dict[str, Any]:
     """What to note beside the residue: what the provider's tools read, and whether no reason was given."""
-    candidates, usage = rest.get("candidates") or [{}], rest.get("usageMetadata")
+    usage = rest.get("usageMetadata")
     return {
         "tool_use": (count_of(usage.get("toolUsePromptTokenCount")) or None) if isinstance(usage, dict) else None,
-        "unsaid": True if candidates[0].get("finishReason") is None else None,
+        "unsaid": True if finish_reason_of(rest) is None else None,
     }
 
 
@@ -114,47 +129,65 @@ def write_reply(reply: Reply) -> Written:
     parts = []
     for block in reply.content:
         reason = cannot_say(block)
-        if isinstance(block, InvalidToolUseBlock):
+        if isinstance(block, InvalidToolUseBlock) and notes_of(block.provider_raw, NAME).get("form") != "unusable":
             reason = f"a call that cannot be made: {block.reason}"
+            reply = without_its_end(reply)
         if reason is None:
             parts.append(written_part(block))
         else:
             losses.append(Loss("", "", block.type, NAME, reason))
-    losses.extend(lost_fault(reply, NAME))
+    if finish_word(reply, notes_of(reply.provider_raw, NAME)) is None:
+        losses.extend(lost_fault(reply, NAME))
+    return Written(with_parts(reply, parts), tuple(losses))
+
+
+def without_its_end(reply: Reply) -> Reply:
+    """The reply without the reason that it came with: what is left of it must not look finished."""
+    raw = {name: note for name, note in (reply.provider_raw or {}).items() if name != "ended"}
+    return reply.replace(provider_raw=raw or None)
+
+
+def with_parts(reply: Reply, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """A response with these parts, and all else that the reply says."""
     notes = notes_of(reply.provider_raw, NAME)
-    form = notes.get("form")
     natural = natural_rest(reply, {**notes, "form": None} if parts else notes)
-    wire = restored(natural, notes.get("residue"))
+    wire: dict[str, Any] = restored(natural, notes.get("residue"))
     candidates = wire.get("candidates")
-    if candidates and (parts or form is None):
+    if candidates and (parts or notes.get("form") is None):
         content = candidates[0].get("content")
         content = content if isinstance(content, dict) else {"role": "model"}
         candidates[0] = {**candidates[0], "content": {"parts": parts, **content}}
     if candidates and notes.get("others"):
         candidates.extend(notes["others"])
-    return Written(wire, tuple(losses))
+    return wire
 
 
 def natural_rest(reply: Reply, notes: Mapping[str, Any]) -> dict[str, Any]:
     wire: dict[str, Any] = {}
     if notes.get("form") != "none":
         first: dict[str, Any] = {"content": {"role": "model"}}
-        reason = finish_word(reply)
+        reason = finish_word(reply, notes)
         if reason is not None and not (notes.get("unsaid") and reply.stop_reason is StopReason.UNKNOWN):
             first["finishReason"] = reason
+        if isinstance(reason, str) and reason in _FAILURES and reply.fault is not None:
+            first["finishMessage"] = reply.fault.message
         wire["candidates"] = [{**first, "index": 0}]
     if reply.usage is not None:
-        wire["usageMetadata"] = _natural_usage(reply.usage, notes.get("tool_use") or 0)
+        wire["usageMetadata"] = natural_usage(reply.usage, notes.get("tool_use") or 0)
     if reply.model is not None:
         wire["modelVersion"] = reply.model
     return wire
 
 
-def finish_word(reply: Reply) -> str | None:
+def finish_word(reply: Reply, notes: Mapping[str, Any]) -> Any:
     """Why it stopped; nothing, if it did not: a reply that failed must not look finished."""
     if reply.fault is None:
         return _FINISH_WORDS.get(reply.stop_reason, "STOP")
-    return reply.fault.provider_code if reply.fault.provider_code in _FAILURES else None
+    if reply.fault.provider_code in _FAILURES:
+        return reply.fault.provider_code
+    if reply.fault.code in _UNUSABLE and "ended" in notes:
+        return notes["ended"]
+    return _FAILURE_WORDS.get(reply.fault.code)
 
 
 _COUNTED: Final = (
@@ -190,7 +223,7 @@ def _audio(details: Any) -> int:
     )
 
 
-def _natural_usage(usage: TokenUsage, tool_use: int) -> dict[str, Any]:
+def natural_usage(usage: TokenUsage, tool_use: int) -> dict[str, Any]:
     tool_use = tool_use if tool_use <= usage.input_tokens else 0
     prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
     counts = {

@@ -9,14 +9,14 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from dragoman.dialects.gemini.blocks import Turns, read_part, read_result, wire_id, written_parts
-from dragoman.dialects.gemini.options import allowed, natural_choice, natural_config, read_options
+from dragoman.dialects.gemini.options import allowed, lost_options, natural_choice, natural_config, read_options
 from dragoman.dialects.gemini.spelling import NAME, in_camel, listed, respelled
 from dragoman.dialects.gemini.tools import read_tools, written_tools
 from dragoman.dialects.parts.conversation import a_list, an_object
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import FormatError
-from dragoman.exchange import Loss, Options, Request, Written
+from dragoman.exchange import Loss, Request, Written
 from dragoman.message import InvalidToolUseBlock, Message, Role, TextBlock, ToolUseBlock
 
 _APART: Final = ("contents", "systemInstruction", "tools", "toolConfig", "generationConfig")  # read one by one
@@ -74,7 +74,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
             wire[key] = wire[key][0]
     wire.update((key, value) for key, value in notes.get("empty", {}).items() if not wire.get(key))
     wire.update(restored(_natural_top(request, notes), notes.get("residue")))
-    losses.extend(lost_options(request.options))
+    losses.extend(lost_options(request.options, config))
     return Written(respelled(wire, notes.get("snake")), tuple(losses))
 
 
@@ -85,13 +85,6 @@ def _natural_top(request: Request, notes: Mapping[str, Any]) -> dict[str, Any]:
     if request.options.service_tier is not None:
         wire["serviceTier"] = request.options.service_tier
     return wire
-
-
-def lost_options(options: Options) -> list[Loss]:
-    lost = [name for name in ("user",) if getattr(options, name) is not None]
-    if options.parallel_tool_calls is False:
-        lost.append("parallel_tool_calls")
-    return [Loss("", "", name, NAME, "this API has no such option") for name in lost]
 
 
 def _read_system(system: Any, turns: Turns) -> None:
