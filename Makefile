@@ -5,6 +5,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RECORDER := .cache/recorder
 TYPED := src/dragoman $(if $(wildcard scripts/*.py),scripts)
 UV_VERSION := 0.13.7
 
@@ -17,11 +18,11 @@ LOCK_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench docs lock clean
+.PHONY: help setup run test check format bench docs cassettes golden lock clean
 
 help: ## List the verbs
 	@echo "make VERB, where VERB is one of"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Make .venv with everything that the other verbs need
 
@@ -51,15 +52,23 @@ docs: $(STAMP) ## Build the documentation into site/; a dead link is an error
 	@if grep -rhoE 'href="\.[^":]*\.md[#"]' --include='*.html' site | sort -u | grep .; then \
 		echo "zensical.toml names these pages, and they do not exist." >&2; exit 1; fi
 
+# The servers live beside .venv, and nothing else needs them. CONTRIBUTING.md says when to record.
+cassettes: $(STAMP) $(RECORDER)/.installed ## Record anew what real servers answer, into tests/cassettes
+	$(BIN)/python -m scripts.record_cassettes $(RECORDER)
+
+golden: $(STAMP) ## Write tests/golden from the cassettes; what changed is to be reviewed
+	$(BIN)/python -m scripts.record_cassettes --golden
+
 # A pin stays where it is as long as pyproject.toml allows it; LOCK_ARGS=--upgrade moves them all.
 lock: ## Pin every dependency, with hashes, in requirements/ (LOCK_ARGS=--upgrade for newer ones)
 	@$(needs_python)
 	@tool=$$(mktemp -d) && trap 'rm -rf "$$tool"' EXIT && mkdir -p requirements && \
 	"$(PYTHON)" -m venv "$$tool" && "$$tool/bin/pip" install --quiet uv==$(UV_VERSION) && \
-	compile="$$tool/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes" && \
-	$$compile $(LOCK_ARGS) --custom-compile-command "make lock" --group dev --output-file requirements/dev.txt && \
-	$$compile $(LOCK_ARGS) --custom-compile-command "make lock" --constraint requirements/dev.txt \
-		--output-file requirements/run.txt
+	compile="$$tool/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes $(LOCK_ARGS)" && \
+	export UV_CUSTOM_COMPILE_COMMAND="make lock" && \
+	$$compile pyproject.toml --group dev --output-file requirements/dev.txt && \
+	$$compile pyproject.toml --constraint requirements/dev.txt --output-file requirements/run.txt && \
+	$$compile --group record --output-file requirements/record.txt
 
 clean: ## Remove everything that can be made again, .venv included
 	rm -rf $(VENV) site build dist .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
@@ -72,6 +81,15 @@ $(STAMP): pyproject.toml requirements/dev.txt
 	@test -x $(BIN)/pip || { echo "Making $(VENV) with $(PYTHON)"; $(create_venv); }
 	$(BIN)/pip install --quiet --require-hashes -r requirements/dev.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(RECORDER)/.installed: requirements/record.txt scripts/package.json scripts/package-lock.json
+	@command -v npm >/dev/null || { echo "Recording needs Node.js 20 or later, with npm." >&2; exit 1; }
+	mkdir -p $(RECORDER)
+	$(BIN)/python -m venv --clear $(RECORDER)/venv
+	$(RECORDER)/venv/bin/pip install --quiet --require-hashes -r requirements/record.txt
+	cp scripts/package.json scripts/package-lock.json $(RECORDER)
+	npm ci --silent --no-audit --no-fund --ignore-scripts --prefix $(RECORDER)
 	@touch $@
 
 define needs_python

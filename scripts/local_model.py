@@ -1,0 +1,192 @@
+"""A model of two megabytes that was never trained, and the real llama.cpp server around it. For recording cassettes.
+
+The weights are a table, written by hand, of which token follows which. The model cannot understand anything, but the
+server does not know that: it tokenizes, samples, parses calls and reasoning, counts and streams as it would for any
+other. What the model says is decided by the last token of the prompt, and that one by the chat template:
+
+    a plain question          words
+    a question with tools     a call of read_file
+    a result                  words
+    "think" in the question   reasoning, then words
+
+``python scripts/local_model.py FOLDER`` writes the model into the folder, prints the address that the server listens
+on, and serves until its standard input is closed. It needs the packages of ``requirements/record.txt``. The one rule:
+the same model gives the same answers, so nothing here depends on time or chance.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+from typing import Final
+
+import gguf
+import numpy as np
+import xllamacpp
+
+ARCHITECTURE: Final = "llama"
+WIDTH: Final = 320  # one dimension for each token, so that a token is its own embedding
+HEADS: Final = 10
+CONTEXT: Final = 1024  # short, so that a prompt that is too long is short too
+
+END: Final = "<|end|>"
+BEGINNINGS: Final = ("<|say|>", "<|call|>", "<|think|>")  # how a prompt ends, and so what the model begins with
+WORDS: Final = (
+    "It",
+    " is",
+    " the",
+    " read",
+    "me",
+    " of",
+    " Project",
+    " Foo",
+    "\u00a0–",
+    " très",
+    " bref",
+    "! \U0001f600",
+)
+CALL: Final = ('{"name": "read_file", "arguments": ', '{"path":', ' "', "README", ".md", '"}', "}")
+THOUGHT: Final = ("The", " user", " wants", " it", " short", ".")
+SAID: Final = {
+    "<|say|>": (*WORDS, END),
+    "<|call|>": ("<tool_call>", "\n", *CALL, "\n\n", "</tool_call>", END),
+    "<|think|>": ("<think>", *THOUGHT, "</think>", *WORDS, END),
+}
+
+CHAT_TEMPLATE: Final = """
+{%- macro said(role, text) -%}
+    {{- '<|' + role + '|>\\n' + text + '<|end|>\\n' -}}
+{%- endmacro -%}
+{%- if tools -%}
+    {{- '<|tools|>\\n' -}}
+    {%- for tool in tools -%}{{- tool | tojson + '\\n' -}}{%- endfor -%}
+    {{- 'Call as <tool_call>\\n{"name": <name>, "arguments": <object>}\\n</tool_call>.<|end|>\\n' -}}
+{%- endif -%}
+{%- for message in messages -%}
+    {%- if message.role == 'assistant' -%}
+        {{- '<|assistant|>\\n' -}}
+        {%- if message.reasoning_content -%}
+            {{- '<think>' + message.reasoning_content + '</think>' -}}
+        {%- endif -%}
+        {%- if message.content -%}{{- message.content -}}{%- endif -%}
+        {%- for call in message.tool_calls or [] -%}
+            {{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' -}}
+            {{- call.function.arguments | tojson + '}\\n</tool_call>' -}}
+        {%- endfor -%}
+        {{- '<|end|>\\n' -}}
+    {%- elif message.role == 'tool' -%}
+        {{- said('user', '<tool_response>\\n' + message.content + '\\n</tool_response>') -}}
+    {%- else -%}
+        {{- said(message.role, message.content) -}}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{- '<|assistant|>\\n' -}}
+    {%- if messages[-1].role == 'user' and tools -%}
+        {{- '<|call|>' -}}
+    {%- elif 'think' in messages[-1].content -%}
+        {{- '<|think|>' -}}
+    {%- else -%}
+        {{- '<|say|>' -}}
+    {%- endif -%}
+{%- endif -%}
+"""
+
+
+def vocabulary() -> dict[str, int]:
+    """Every token, and the kind that llama.cpp has for it."""
+    kinds = gguf.TokenType
+    tokens = {"<unk>": kinds.UNKNOWN}
+    tokens |= {f"<0x{byte:02X}>": kinds.BYTE for byte in range(256)}
+    tokens |= {END: kinds.CONTROL} | dict.fromkeys(BEGINNINGS, kinds.CONTROL)
+    for token in itertools.chain(*SAID.values()):
+        tokens.setdefault(token, kinds.USER_DEFINED)
+    return tokens
+
+
+def following(tokens: dict[str, int]) -> np.ndarray:
+    """How likely each token (a row) is after each other one (a column)."""
+    number = {token: at for at, token in enumerate(tokens)}
+    likely = np.zeros((len(tokens), WIDTH), np.float32)
+    likely[number[END], :] = 0.5  # whatever else comes: be quiet
+    for beginning, said in SAID.items():
+        for before, after in itertools.pairwise((beginning, *said)):
+            likely[number[after], number[before]] = 2.0
+    return likely
+
+
+def write_model(path: Path) -> None:
+    """The model as a file that llama.cpp loads: one layer that adds nothing to what goes through it."""
+    tokens = vocabulary()
+    identity = np.eye(len(tokens), WIDTH, dtype=np.float32)
+    writer = gguf.GGUFWriter(str(path), ARCHITECTURE)
+    writer.add_name("tiny")
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(32)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS)
+    writer.add_rope_dimension_count(WIDTH // HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(tokens))
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(list(tokens))
+    writer.add_token_scores([0.0] * len(tokens))
+    writer.add_token_types([int(kind) for kind in tokens.values()])
+    writer.add_eos_token_id(list(tokens).index(END))
+    writer.add_unk_token_id(0)
+    writer.add_add_bos_token(False)
+    writer.add_add_space_prefix(False)
+    writer.add_chat_template(CHAT_TEMPLATE)
+    writer.add_tensor("token_embd.weight", identity)
+    writer.add_tensor("output_norm.weight", np.ones(WIDTH, np.float32))
+    writer.add_tensor("output.weight", following(tokens))
+    for name, shape in {
+        "attn_q": (WIDTH, WIDTH),
+        "attn_k": (WIDTH, WIDTH),
+        "attn_v": (WIDTH, WIDTH),
+        "attn_output": (WIDTH, WIDTH),
+        "ffn_gate": (32, WIDTH),
+        "ffn_up": (32, WIDTH),
+        "ffn_down": (WIDTH, 32),
+    }.items():
+        writer.add_tensor(f"blk.0.{name}.weight", np.zeros(shape, np.float32))
+    for name in ("attn_norm", "ffn_norm"):
+        writer.add_tensor(f"blk.0.{name}.weight", np.ones(WIDTH, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def serve(path: Path) -> xllamacpp.Server:
+    """The server, on a free port of the loopback. One answer at a time, and always the likeliest token."""
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = str(path)
+    parameters.model_alias = {"tiny"}
+    parameters.n_ctx = CONTEXT
+    parameters.n_parallel = 1
+    parameters.n_predict = 64
+    parameters.warmup = False
+    parameters.use_jinja = True
+    parameters.sampling.temp = 0.0
+    parameters.hostnames = ["127.0.0.1"]
+    parameters.port = 0
+    return xllamacpp.Server(parameters)
+
+
+def main() -> None:
+    """Write the model, serve it, and stop with the one who started this."""
+    path = Path(sys.argv[1]) / "tiny.gguf"
+    write_model(path)
+    server = serve(path)
+    print(server.listening_address, flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

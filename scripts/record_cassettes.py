@@ -1,0 +1,237 @@
+"""Record the cassettes: ask real servers what ``tests/recorded.py`` asks, and keep what they answer.
+
+    llama.cpp    the real server, around the model of scripts/local_model.py: OpenAI chat and Responses, Anthropic
+    aimock       a server for tests that speaks the wires whose own servers run nowhere but at their providers
+
+``make cassettes`` installs both, records everything anew and writes ``tests/cassettes``. ``--golden`` writes
+``tests/golden`` from the cassettes that are there; it is never done by itself, because a golden file that follows the
+code proves nothing. Review both like code.
+
+What differs from one recording to the next and means nothing is replaced before anybody reads it: see ``STEADY``. Of
+the headers only ``KEPT_HEADERS`` are kept, and no address. The one rule: a cassette holds what we sent and what a
+server answered, and nothing that somebody made up.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import http.client
+import json
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from dragoman import dialects
+from tests import recorded
+from tests.recorded import Cassette, Received, Sent
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+KEPT_HEADERS: Final = ("content-type", "retry-after")
+
+# --- where each dialect is spoken -------------------------------------------------------------------------------------
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """Which server speaks a dialect, and under which paths."""
+
+    server: str
+    whole: str
+    streamed: str
+    shows_thinking: bool = True  # aimock gives the reasoning of some wires in a form that they do not have
+
+
+ENDPOINTS: Final = {
+    "anthropic": Endpoint("llama.cpp", "/v1/messages", "/v1/messages"),
+    "bedrock_converse": Endpoint("aimock", "/model/tiny/converse", "/model/tiny/converse-stream"),
+    "cohere": Endpoint("aimock", "/v2/chat", "/v2/chat", shows_thinking=False),
+    "gemini": Endpoint(
+        "aimock", "/v1beta/models/tiny:generateContent", "/v1beta/models/tiny:streamGenerateContent?alt=sse"
+    ),
+    "ollama": Endpoint("aimock", "/api/chat", "/api/chat", shows_thinking=False),
+    "openai_chat": Endpoint("llama.cpp", "/v1/chat/completions", "/v1/chat/completions"),
+    "openai_responses": Endpoint("llama.cpp", "/v1/responses", "/v1/responses"),
+}
+
+WORDS: Final = "It is the readme of Project Foo – très bref! 😀"
+COUNTS: Final = {
+    "input_tokens": 40,
+    "output_tokens": 12,
+    "promptTokenCount": 40,
+    "candidatesTokenCount": 12,
+    "totalTokenCount": 52,
+}
+CALL: Final = {"id": "theirs-1", "name": "read_file", "arguments": '{"path": "README.md"}'}
+LIMITED: Final = {"message": "Too many requests.", "type": "rate_limit_error"}
+# What aimock answers: the first one that matches.
+AIMOCK: Final = [
+    {"match": {"userMessage": "Repeat"}, "response": {"error": LIMITED, "status": 429, "retryAfter": 7}},
+    {"match": {"hasToolResult": True}, "response": {"id": "answer-3", "content": WORDS, "usage": COUNTS}},
+    {"match": {"userMessage": "Summarize"}, "response": {"id": "answer-2", "toolCalls": [CALL], "usage": COUNTS}},
+    {
+        "match": {"userMessage": "think"},
+        "response": {"id": "answer-4", "content": WORDS, "reasoning": "The user wants it short.", "usage": COUNTS},
+    },
+    {"match": {}, "response": {"id": "answer-1", "content": WORDS, "usage": COUNTS}},
+]
+
+
+# --- servers ---------------------------------------------------------------------------------------------------------
+
+
+class Server(msgspec.Struct, frozen=True):
+    """A server that runs, and what it is called on its cassettes."""
+
+    title: str
+    address: str
+
+
+@contextlib.contextmanager
+def llama_cpp(installed: Path) -> Iterator[Server]:
+    """The real llama.cpp around our own model."""
+    python = installed / "venv" / "bin" / "python"
+    ask = "import importlib.metadata as m; print(m.version('xllamacpp'))"
+    version = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.strip()
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w") as log:
+        command = [python, ROOT / "scripts" / "local_model.py", folder]
+        with _running(command, log) as process:
+            assert process.stdout is not None
+            yield Server(f"llama.cpp (xllamacpp {version})", process.stdout.readline().strip())
+
+
+@contextlib.contextmanager
+def aimock(installed: Path) -> Iterator[Server]:
+    """The server for tests, with our answers."""
+    package = installed / "node_modules" / "@copilotkit" / "aimock"
+    version = json.loads((package / "package.json").read_text("utf-8"))["version"]
+    with tempfile.TemporaryDirectory() as folder:
+        fixtures = Path(folder) / "fixtures.json"
+        fixtures.write_text(json.dumps({"fixtures": AIMOCK}), "utf-8")
+        command = ["node", package / "dist" / "cli.js", "--port", "0", "--chunk-size", "7", "--fixtures", fixtures]
+        with _running(command, subprocess.STDOUT) as process:
+            assert process.stdout is not None
+            address = next(found[0] for line in process.stdout if (found := re.search(r"http://[\d.]+:\d+", line)))
+            yield Server(f"aimock {version}", address)
+
+
+@contextlib.contextmanager
+def _running(command: list[Any], log: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that says where it listens, and ends with us."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+# --- recording -------------------------------------------------------------------------------------------------------
+
+
+def record(dialect: str, name: str, server: Server) -> None:
+    """Ask, and write the cassette."""
+    endpoint = ENDPOINTS[dialect]
+    path = endpoint.streamed if name.endswith(recorded.STREAMED) else endpoint.whole
+    wire = recorded.sent(dialect, name)
+    response = received(f"{dialect}/{name}", server.address, path, wire)
+    made = Cassette(server=server.title, request=Sent(method="POST", path=path, body=wire), response=response)
+    file = recorded.CASSETTES / dialect / f"{name}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(msgspec.to_builtins(made), indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def received(seed: str, address: str, path: str, wire: Any) -> Received:
+    """What the server answers, as a cassette keeps it."""
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+    connection.request("POST", path, json.dumps(wire), {"content-type": "application/json"})
+    response = connection.getresponse()
+    data = response.read()
+    headers = {name: value for name in KEPT_HEADERS if (value := response.headers[name]) is not None}
+    connection.close()
+    kind = headers.get("content-type", "")
+    if "eventstream" in kind:
+        frames = list(frames_of(data))
+        payloads = tuple(frame[1].decode() for frame in frames)
+        encoded = tuple(base64.b64encode(frame[0]).decode() for frame in frames)
+        return Received(status=response.status, headers=headers, frames=encoded, payloads=payloads)
+    text = steadied(data.decode(), seed)
+    if "event-stream" in kind or "ndjson" in kind:
+        return Received(status=response.status, headers=headers, lines=tuple(text.splitlines(keepends=True)))
+    return Received(status=response.status, headers=headers, body=json.loads(text))
+
+
+def frames_of(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Each frame of AWS's binary stream, and its payload: lengths first, then headers, payload and a checksum."""
+    while data:
+        length, headers_length = struct.unpack(">II", data[:8])
+        yield data[:length], data[12 + headers_length : length - 4]
+        data = data[length:]
+
+
+# What is different in every recording: ids of 32 signs, the time, and how long something took.
+STEADY: Final = (
+    (re.compile(r'"(created|created_at|completed_at)":\d+'), r'"\1":1767225600'),
+    (re.compile(r'"created_at":"[^"]+"'), '"created_at":"2026-01-01T00:00:00.000Z"'),
+    (re.compile(r'"((?:prompt|predicted)_(?:ms|per_token_ms|per_second))":[\d.e+-]+'), r'"\1":1.5'),
+)
+ID: Final = re.compile(r"(?<![0-9A-Za-z])[0-9A-Za-z]{32}(?![0-9A-Za-z])")
+
+
+def steadied(text: str, seed: str) -> str:
+    """The same text in every recording. An id becomes another one of its length, the same wherever it stands."""
+    for pattern, steady in STEADY:
+        text = pattern.sub(steady, text)
+    found: dict[str, str] = {}
+    return ID.sub(lambda match: found.setdefault(match[0], _stand_in(seed, len(found))), text)
+
+
+def _stand_in(seed: str, number: int) -> str:
+    return hashlib.sha256(f"{seed}/{number}".encode()).hexdigest()[:32]
+
+
+def record_all(installed: Path) -> None:
+    """Every scene of every dialect, whole and streamed. Calls come before their results, which go on from there."""
+    unknown = set(dialects.names()) - set(ENDPOINTS)
+    if unknown:
+        raise SystemExit(f"nobody says where to find a server for: {', '.join(sorted(unknown))}")
+    with llama_cpp(installed) as real, aimock(installed) as mock:
+        for dialect in dialects.names():
+            endpoint = ENDPOINTS[dialect]
+            for old in (recorded.CASSETTES / dialect).glob("*.json"):
+                old.unlink()
+            for scene in recorded.SCENES:
+                if scene == "thinking" and not endpoint.shows_thinking:
+                    continue
+                for name in (scene, scene + recorded.STREAMED):
+                    record(dialect, name, real if endpoint.server == "llama.cpp" else mock)
+            print(f"{dialect}: {', '.join(recorded.names_of(dialect))}")
+
+
+def write_golden() -> None:
+    """Write the golden files from the cassettes."""
+    recorded.GOLDEN.mkdir(exist_ok=True)
+    for dialect in dialects.names():
+        (recorded.GOLDEN / f"{dialect}.json").write_bytes(recorded.golden(dialect))
+
+
+def main() -> None:
+    """``FOLDER`` with both servers installed, or ``--golden``."""
+    if sys.argv[1:] == ["--golden"]:
+        write_golden()
+    elif len(sys.argv) == 2:
+        record_all(Path(sys.argv[1]))
+    else:
+        raise SystemExit("usage: python -m scripts.record_cassettes FOLDER | --golden")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""What was asked of each dialect, what a server answered, and the messages that this became.
+
+    SCENES              the questions, in canonical form; the same for every dialect
+    cassette(…)         one recorded exchange, from ``tests/cassettes/<dialect>/<name>.json``
+    sent(…)             what we send for a scene: the recorder sends it, the tests compare it with what was sent
+    answered(…)         the message that the recorded answer is
+    golden(dialect)     the bytes of ``tests/golden/<dialect>.json``: every answer of a dialect as a canonical message
+
+``scripts/record_cassettes.py`` makes the files; CONTRIBUTING.md says when. The one rule: nothing here knows a dialect by
+its name, so a new one is asked the same questions as its siblings.
+"""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.adapter import Adapter, RequestContext
+from dragoman.catalog import AdapterCapabilities, Model, Provider
+from dragoman.codec import encode
+from dragoman.event import StreamEvent, fold
+from dragoman.exchange import Options, Reply, SideEffects, ToolDefinition
+from dragoman.ids import ToolIds
+from dragoman.message import (
+    Message,
+    MessageMetadata,
+    Role,
+    RoutingDecisionRecord,
+    RoutingMode,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    Usage,
+)
+from dragoman.pricing import PriceTable, priced, prices_from
+
+CASSETTES: Final = Path(__file__).parent / "cassettes"
+GOLDEN: Final = Path(__file__).parent / "golden"
+STREAMED: Final = "-streamed"
+
+SESSION: Final = "sess_01KE0000000000000000000000"
+NOON: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
+READ_FILE: Final = ToolDefinition(
+    "read_file",
+    "Read a file.",
+    {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+    SideEffects.READ,
+)
+README: Final = "# Project Foo\n\nFoo is très bref. 😀"
+
+
+# --- cassettes -------------------------------------------------------------------------------------------------------
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """A request."""
+
+    method: str
+    path: str
+    body: Any
+
+
+class Received(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An answer: a JSON value, the lines of a stream, or its frames where it is binary."""
+
+    status: int
+    headers: dict[str, str]  # those that somebody reads
+    body: Any = None
+    lines: tuple[str, ...] = ()
+    frames: tuple[str, ...] = ()  # base64, one for each frame
+    payloads: tuple[str, ...] = ()  # what the frames say, for whoever reviews them
+
+    @property
+    def stream(self) -> bytes:
+        """The bytes of a stream, as they came."""
+        return "".join(self.lines).encode() or b"".join(base64.b64decode(frame) for frame in self.frames)
+
+
+class Cassette(msgspec.Struct, frozen=True, kw_only=True):
+    """One recorded exchange."""
+
+    server: str
+    request: Sent
+    response: Received
+
+
+def names_of(dialect: str) -> tuple[str, ...]:
+    """The cassettes of a dialect."""
+    return tuple(sorted(path.stem for path in (CASSETTES / dialect).glob("*.json")))
+
+
+def cassette(dialect: str, name: str) -> Cassette:
+    """The cassette of that name."""
+    return msgspec.json.decode((CASSETTES / dialect / f"{name}.json").read_bytes(), type=Cassette)
+
+
+# --- scenes ----------------------------------------------------------------------------------------------------------
+
+
+def _message(number: int, role: Role, text: str) -> Message:
+    return Message(f"01KE{number:022d}", SESSION, role, (TextBlock(text),), MessageMetadata(), NOON)
+
+
+SYSTEM: Final = _message(0, Role.SYSTEM, "Be brief.")
+QUESTION: Final = _message(1, Role.USER, "What is Foo? Qu’est-ce que c’est ? 😀")
+TASK: Final = _message(1, Role.USER, "Summarize README.md.")
+RIDDLE: Final = _message(1, Role.USER, "Please think: what is Foo?")
+TOO_MUCH: Final = _message(1, Role.USER, "Repeat this. " * 100)
+
+# What each scene is about, and the messages that it begins with. "result" goes on where "call" ended.
+SCENES: Final[dict[str, tuple[Message, ...]]] = {
+    "text": (SYSTEM, QUESTION),
+    "call": (SYSTEM, TASK),
+    "result": (SYSTEM, TASK),
+    "thinking": (SYSTEM, RIDDLE),
+    "error": (SYSTEM, TOO_MUCH),
+}
+WITH_TOOLS: Final = ("call", "result")
+
+
+def scene_of(name: str) -> str:
+    """The scene that a cassette is of."""
+    return name.removesuffix(STREAMED)
+
+
+def history(dialect: str, name: str, ids: ToolIds | None = None) -> tuple[Message, ...]:
+    """The messages that a cassette's request says. Answers among them are learned from."""
+    scene = scene_of(name)
+    if scene != "result":
+        return SCENES[scene]
+    spoken = answered(dialect, name.replace("result", "call"), ids)
+    call = next(block for block in spoken.content if isinstance(block, ToolUseBlock))
+    result = Message(
+        "01KE0000000000000000000003",
+        SESSION,
+        Role.TOOL,
+        (ToolResultBlock(call.id, (TextBlock(README),)),),
+        MessageMetadata(parent_tool_use_id=call.id),
+        NOON,
+    )
+    return (*SCENES[scene], spoken, result)
+
+
+def sent(dialect: str, name: str) -> Any:
+    """What we send, in the dialect's words."""
+    options = Options(max_output_tokens=64, temperature=0, stream=name.endswith(STREAMED))
+    tools = (READ_FILE,) if scene_of(name) in WITH_TOOLS else ()
+    ids = ToolIds()
+    written = adapter(dialect, ids).to_wire(history(dialect, name, ids), tools, options)
+    assert written.losses == ()
+    return written.wire
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+MODEL_NAME: Final = "tiny"
+CAPABILITIES: Final = AdapterCapabilities(supports_thinking=True, max_context_tokens=1024, max_output_tokens=64)
+
+
+def adapter(dialect: str, ids: ToolIds | None = None) -> Adapter:
+    """A provider that speaks the dialect, and is called like it."""
+    model_id = f"{dialect}:{MODEL_NAME}"
+    provider = Provider(key=dialect, title=dialect, dialect=dialect, quirks=("usage_when_asked",))
+    return Adapter(provider, Model(id=model_id, provider=dialect, name=MODEL_NAME, capabilities=CAPABILITIES), ids)
+
+
+def prices(dialect: str) -> PriceTable:
+    """The same prices for every dialect: three dollars, fifteen, and thirty cents for what was cached."""
+    rates = {"input_per_mtok_usd": 3, "output_per_mtok_usd": 15, "cached_read_per_mtok_usd": "0.3"}
+    return prices_from({"pricing_version": "2026-01-01", "models": {f"{dialect}:{MODEL_NAME}": rates}})
+
+
+def events_of(dialect: str, *pieces: bytes) -> list[StreamEvent]:
+    """The events of a recorded stream, fed in pieces."""
+    reader = adapter(dialect).dialect.stream_reader()
+    events = [event for piece in pieces for event in reader.feed(piece)]
+    return [*events, *reader.close()]
+
+
+def reply_of(dialect: str, name: str) -> Reply:
+    """The recorded answer, as the dialect reads it."""
+    response = cassette(dialect, name).response
+    if name.endswith(STREAMED):
+        return fold(events_of(dialect, response.stream))
+    reply: Reply = adapter(dialect).dialect.read_reply(response.body)
+    return reply
+
+
+def answered(dialect: str, name: str, ids: ToolIds | None = None) -> Message:
+    """The recorded answer as a canonical message."""
+    speaking = adapter(dialect, ids)
+    reply = reply_of(dialect, name)
+    routing = RoutingDecisionRecord(RoutingMode.MANUAL, speaking.model.id, "it is the one that was recorded")
+    context = RequestContext(
+        session_id=SESSION,
+        message_id="01KE0000000000000000000002",
+        created_at=NOON,
+        routing=routing,
+        usage=usage_of(dialect, reply),
+    )
+    return speaking.message_from(reply, context)
+
+
+def usage_of(dialect: str, reply: Reply) -> Usage:
+    """What the answer consumed, and what that cost."""
+    assert reply.usage is not None
+    return priced(prices(dialect), f"{dialect}:{MODEL_NAME}", reply.usage, NOON, latency_ms=0)
+
+
+def golden(dialect: str) -> bytes:
+    """The bytes of the dialect's golden file: a JSON object with one canonical message a line."""
+    names = [name for name in names_of(dialect) if cassette(dialect, name).response.status < 400]
+    lines = [f'"{name}": '.encode() + encode(answered(dialect, name)) for name in names]
+    return b"{\n" + b",\n".join(lines) + b"\n}\n"
