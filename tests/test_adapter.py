@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import logging
 from collections.abc import AsyncIterator
 
 import pytest

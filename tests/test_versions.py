@@ -10,7 +10,7 @@ import dragoman
 from dragoman.errors import FormatError, NewerVersionError
 from dragoman.message import SCHEMA_VERSION, TextBlock, UnknownBlock
 from dragoman.versions import Format, PlainMessage
-from tests.test_codec import HELLO, HELLO_JSON
+from tests.test_codec import HELLO_JSON
 
 # As an imagined version 1 wrote it: the text of a text block was called "words".
 OLD = HELLO_JSON.replace(b'"text":"What', b'"words":"What')
@@ -28,16 +28,6 @@ def version_2() -> Format:
         return {**message, "content": content}
 
     return schema
-
-
-def test_a_version_1_message_is_read_under_a_version_2_schema(version_2: Format) -> None:
-    message = dragoman.decode(OLD, version_2)
-    assert message.content == HELLO.content
-    assert message.schema_version == 2
-    # Written back as version 2 when it is saved, and read without a migration from then on.
-    saved = dragoman.encode(message)
-    assert b'"schema_version":2' in saved
-    assert dragoman.decode(saved, version_2) == message
 
 
 def test_the_stored_text_is_not_touched_by_reading(version_2: Format) -> None:

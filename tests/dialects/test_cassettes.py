@@ -1,0 +1,118 @@
+"""What holds of everything that was recorded."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman import dialects
+from dragoman.exchange import ErrorClass
+from dragoman.message import ContentBlock, ToolUseBlock
+from tests import recorded
+from tests.recorded import STREAMED, cassette, names_of, scene_of
+
+EXCHANGES = [(dialect, name) for dialect in dialects.names() for name in names_of(dialect)]
+STREAMS = [(dialect, name) for dialect, name in EXCHANGES if name.endswith(STREAMED) and scene_of(name) != "error"]
+
+
+@pytest.mark.parametrize("dialect", dialects.names())
+@settings(max_examples=60)
+@given(data=st.data())
+def test_any_split_of_a_recorded_stream_gives_the_same_events(dialect: str, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from([name for owner, name in STREAMS if owner == dialect]))
+    stream = cassette(dialect, name).response.stream
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=40)))
+    pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    assert recorded.events_of(dialect, *pieces) == recorded.events_of(dialect, stream)
+
+
+@pytest.mark.parametrize(("dialect", "name"), STREAMS)
+def test_a_recorded_stream_fed_byte_by_byte_gives_the_same_events(dialect: str, name: str) -> None:
+    stream = cassette(dialect, name).response.stream
+    assert stream
+    single = [stream[at : at + 1] for at in range(len(stream))]
+    assert recorded.events_of(dialect, *single) == recorded.events_of(dialect, stream)
+
+
+# The server adds a plan to a streamed call, and to a whole one it does not.
+SAID_OTHERWISE = {("cohere", "call-streamed")}
+
+
+@pytest.mark.parametrize(("dialect", "name"), STREAMS)
+def test_a_recorded_stream_says_what_the_whole_answer_says(dialect: str, name: str) -> None:
+    streamed, whole = (recorded.reply_of(dialect, which) for which in (name, scene_of(name)))
+    assert streamed.fault is None
+    assert whole.fault is None
+    assert streamed.stop_reason == whole.stop_reason
+    said_otherwise = spoken(streamed.content) != spoken(whole.content)
+    assert said_otherwise is ((dialect, name) in SAID_OTHERWISE)
+
+
+def spoken(content: tuple[ContentBlock, ...]) -> list[ContentBlock]:
+    """The blocks, with the ids of calls set aside: a server makes new ones for every answer."""
+    return [block.replace(id="tu_1") if isinstance(block, ToolUseBlock) else block for block in content]
+
+
+@pytest.mark.parametrize(("dialect", "name"), [one for one in EXCHANGES if scene_of(one[1]) == "error"])
+def test_a_recorded_refusal_is_a_fault_that_says_what_to_do(dialect: str, name: str) -> None:
+    response = cassette(dialect, name).response
+    fault = dialects.load(dialect).read_error(response.status, response.headers, response.body)
+    match response.status:
+        case 400:
+            assert fault.error_class is ErrorClass.CONTEXT_OVERFLOW
+            assert not fault.retryable
+            assert "1024 tokens" in fault.message
+        case status:
+            assert status == 429
+            assert fault.error_class is ErrorClass.RATE_LIMIT
+            assert fault.retryable
+            assert fault.retry_after_s == 7
+            assert "Too many requests" in fault.message
+
+
+@pytest.mark.parametrize(("dialect", "name"), [one for one in EXCHANGES if scene_of(one[1]) == "result"])
+def test_a_request_repeats_nothing_that_stood_around_the_answer_before(dialect: str, name: str) -> None:
+    """Providers refuse a message with fields that only an answer has."""
+    answer = recorded.answered(dialect, name.replace("result", "call"))
+    bare = answer.replace(metadata=answer.metadata.replace(provider_raw=None))
+    with_notes, without = (
+        recorded.adapter(dialect).to_wire([recorded.TASK, message], (recorded.READ_FILE,)).wire
+        for message in (answer, bare)
+    )
+    added = keys_of(with_notes) - keys_of(without)
+    whole = cassette(dialect, "call").response.body
+    assert added.isdisjoint(whole)
+
+
+def keys_of(value: object) -> set[str]:
+    """Every key anywhere in a JSON value."""
+    if isinstance(value, dict):
+        return set(value) | {key for item in value.values() for key in keys_of(item)}
+    return {key for item in value for key in keys_of(item)} if isinstance(value, list) else set()
+
+
+@pytest.mark.parametrize(("dialect", "name"), EXCHANGES)
+def test_a_cassette_names_no_place_and_no_time(dialect: str, name: str) -> None:
+    text = (recorded.CASSETTES / dialect / f"{name}.json").read_text("utf-8")
+    assert not re.search(r"https?://|localhost|\d+\.\d+\.\d+\.\d+|authorization|api-key", text, re.IGNORECASE)
+    assert set(re.findall(r"\b1[78]\d{8}\b|\b20\d\d-\d\d-\d\dT[\d:.]+", text)) <= {
+        "1767225600",
+        "2026-01-01T00:00:00.000",
+    }
+
+
+@pytest.mark.parametrize(("dialect", "name"), [one for one in STREAMS if cassette(*one).response.frames])
+def test_the_payloads_that_a_reviewer_reads_are_those_of_the_frames(dialect: str, name: str) -> None:
+    response = cassette(dialect, name).response
+    assert len(response.frames) == len(response.payloads)
+    for frame, payload in zip(response.frames, response.payloads, strict=True):
+        assert base64.b64decode(frame)[:-4].endswith(b"event" + payload.encode())
+
+
+def test_every_folder_of_cassettes_and_every_golden_file_is_of_a_dialect() -> None:
+    assert sorted(path.name for path in recorded.CASSETTES.iterdir()) == sorted(dialects.names())
+    assert sorted(path.stem for path in recorded.GOLDEN.iterdir()) == sorted(dialects.names())
