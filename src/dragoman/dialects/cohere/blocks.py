@@ -1,4 +1,7 @@
-"""Blocks of Cohere Chat, both ways: what a message says, and the messages made of it."""
+"""Blocks of Cohere Chat, both ways: what a message says, and the message made of it; for requests, replies and streams.
+
+The one rule: a call whose input cannot be used is kept as it came, and never becomes a call that can be made.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,17 @@ from typing import Any, Final, TypeGuard
 import msgspec
 
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.functions import read_arguments
 from dragoman.dialects.parts.residue import noted, notes_of, restored
-from dragoman.errors import FormatError, JsonError
-from dragoman.exchange import Loss
+from dragoman.errors import FormatError
 from dragoman.ids import AS_IT_IS, spell
-from dragoman.jsontext import OWN, read_json
 from dragoman.message import (
     ContentBlock,
     ImageBlock,
     ImageSource,
     InvalidToolUseBlock,
-    Message,
     OpaqueBlock,
+    ProviderRaw,
     TextBlock,
     ThinkingBlock,
     ToolUseBlock,
@@ -29,7 +31,8 @@ from dragoman.message import (
 NAME: Final = "cohere"
 ALSO_RECORDED_AS: Final = ("cohere-v2",)  # what records of its traffic call it
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
-_Call = ToolUseBlock | InvalidToolUseBlock
+Call = ToolUseBlock | InvalidToolUseBlock
+PLAN: Final[ProviderRaw] = {"dialect": NAME, "form": "tool_plan"}  # a text that was said before calling
 
 
 def read_said(wire: dict[str, Any], where: str, conversation: Conversation) -> tuple[list[ContentBlock], str | None]:
@@ -43,7 +46,7 @@ def read_said(wire: dict[str, Any], where: str, conversation: Conversation) -> t
         for index, part in enumerate(a_list(content, f"{where}.content")):
             blocks.append(read_part(an_object(part, f"{where}.content[{index}]")))
     if isinstance(plan, str) and plan:
-        blocks.append(TextBlock(plan, {"dialect": NAME, "form": "tool_plan"}))
+        blocks.append(TextBlock(plan, dict(PLAN)))
     for index, call in enumerate(a_list(calls or [], f"{where}.tool_calls")):
         place = f"{where}.tool_calls[{index}]"
         blocks.append(read_call(an_object(call, place), place, conversation))
@@ -51,6 +54,7 @@ def read_said(wire: dict[str, Any], where: str, conversation: Conversation) -> t
 
 
 def form_of(wire: dict[str, Any]) -> str | None:
+    """A word for content that is no list: a plain text, or not there."""
     if "content" not in wire:
         return "absent"
     return "string" if isinstance(wire["content"], str) else None
@@ -67,8 +71,8 @@ def natural_message(role: str, blocks: Iterable[ContentBlock], form: str | None 
     calls: list[dict[str, Any]] = []
     wire: dict[str, Any] = {"role": role}
     for block in blocks:
-        if isinstance(block, _Call):
-            calls.append(_written_call(block))
+        if isinstance(block, Call):
+            calls.append(written_call(block))
         elif role == "assistant" and "tool_plan" not in wire and _is_plan(block):
             wire["tool_plan"] = block.text
         else:
@@ -119,7 +123,7 @@ def _natural_part(block: ContentBlock, form: str | None = None) -> dict[str, Any
         case TextBlock(text) if form == "document":
             return {"type": "document", "document": {"data": text}}
         case TextBlock(text) if form == "document_object":
-            value, problem = _read_arguments(text)
+            value, problem = read_arguments(text)
             return {"type": "document", "document": {"data": value if problem is None else {"text": text}}}
         case TextBlock(text):
             return {"type": "text", "text": text}
@@ -135,49 +139,46 @@ def _natural_part(block: ContentBlock, form: str | None = None) -> dict[str, Any
 
 
 def written_part(block: ContentBlock) -> dict[str, Any]:
+    """A part of some content as it stands on the wire."""
     notes = notes_of(getattr(block, "provider_raw", None), NAME)
     made: dict[str, Any] = restored(_natural_part(block, notes.get("form")), notes.get("residue"))
     return made
 
 
-def read_call(wire: dict[str, Any], where: str, conversation: Conversation) -> _Call:
+def read_call(wire: dict[str, Any], where: str, conversation: Conversation) -> Call:
+    """A call, under an id of ours."""
+    if not isinstance(wire.get("id"), str):
+        raise FormatError("a call has an id", where=f"{where}.id")
+    return call_from(wire, where, conversation.call_id(wire["id"]))
+
+
+def call_from(wire: dict[str, Any], where: str, call_id: str) -> Call:
+    """A call whose id of ours is known."""
     function = an_object(wire.get("function"), f"{where}.function")
     name, arguments = function.get("name"), function.get("arguments")
-    provider_id = wire.get("id")
-    if not isinstance(name, str) or not isinstance(provider_id, str):
-        raise FormatError("a call has an id, and the name of its tool", where=where)
+    if not isinstance(name, str):
+        raise FormatError("a call has the name of its tool", where=f"{where}.function.name")
     if arguments is not None and not isinstance(arguments, str):
         raise FormatError("the input of a call is a text", where=f"{where}.function.arguments")
-    call_id = conversation.call_id(provider_id)
-    value, problem = _read_arguments(arguments or "")
-    block: _Call
-    if problem is None:
-        block = ToolUseBlock(call_id, name, value)
-    else:
+    value, problem = read_arguments(arguments or "")
+    block: Call = ToolUseBlock(call_id, name, value)
+    if problem is not None:
         block = InvalidToolUseBlock(call_id, name, arguments or "", problem)
-    note = provider_id if provider_id != call_id else None
+    note = wire["id"] if wire["id"] != call_id else None
     form = None if problem is None else "text"
     return block.replace(provider_raw=noted(NAME, _natural_call(block, note, form), wire, id=note, form=form))
 
 
-def _read_arguments(text: str) -> tuple[dict[str, Any], str | None]:
-    """The input of a call, or why there is none. No text at all is how providers send the input of no arguments."""
-    try:
-        value = read_json(text, OWN) if text.strip() else {}
-    except JsonError as error:
-        return {}, str(error)
-    if isinstance(value, dict):
-        return value, None
-    return {}, f"a tool's input is a JSON object, not {type(value).__name__}"
-
-
-def _written_call(block: _Call) -> dict[str, Any]:
+def written_call(block: Call) -> dict[str, Any]:
+    """A call as it stands on the wire."""
     notes = notes_of(block.provider_raw, NAME)
+    if isinstance(block, InvalidToolUseBlock) and notes and not block.input_text:
+        block = ToolUseBlock(block.id, block.name, {}, block.provider_raw)  # cut before its input: nothing stood there
     made: dict[str, Any] = restored(_natural_call(block, notes.get("id"), notes.get("form")), notes.get("residue"))
     return made
 
 
-def _natural_call(block: _Call, provider_id: str | None, form: str | None) -> dict[str, Any]:
+def _natural_call(block: Call, provider_id: str | None, form: str | None) -> dict[str, Any]:
     if isinstance(block, ToolUseBlock):
         text = msgspec.json.encode(block.input).decode()
     elif form == "text":
@@ -188,20 +189,17 @@ def _natural_call(block: _Call, provider_id: str | None, form: str | None) -> di
     return {"id": provider_id or spell(block.id, AS_IT_IS), "type": "function", "function": function}
 
 
-def sayable(blocks: Iterable[ContentBlock], message: Message | None, losses: list[Loss]) -> list[ContentBlock]:
-    """The blocks that this wire can carry; the others become losses."""
-    kept: list[ContentBlock] = []
-    for block in blocks:
-        reason = _cannot_say(block)
-        if reason is None:
-            kept.append(block)
-        else:
-            session_id, message_id = (message.session_id, message.id) if message is not None else ("", "")
-            losses.append(Loss(session_id, message_id, block.type, NAME, reason))
-    return kept
+def was_silent(block: ToolUseBlock) -> bool:
+    """Whether a call came without any input, not even an empty one."""
+    return not (written_call(block)["function"].get("arguments") or "").strip()
 
 
-def _cannot_say(block: ContentBlock) -> str | None:
+def is_own(block: ContentBlock) -> bool:
+    """Whether something was noted about a block here."""
+    return bool(notes_of(getattr(block, "provider_raw", None), NAME))
+
+
+def cannot_say(block: ContentBlock) -> str | None:
     """Why this wire cannot carry a block; ``None`` if it can."""
     match block:
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock():
@@ -219,5 +217,5 @@ def _cannot_say(block: ContentBlock) -> str | None:
 def cannot_answer(block: ContentBlock) -> str | None:
     """Why a tool cannot answer with a block on this wire; ``None`` if it can."""
     if isinstance(block, TextBlock | OpaqueBlock):
-        return _cannot_say(block)
+        return cannot_say(block)
     return "tools answer with texts and documents here"

@@ -1,15 +1,21 @@
-"""Whole replies of Cohere Chat, both ways."""
+"""Whole replies of Cohere Chat, both ways.
+
+The one rule: a reply that failed ends with an error, unless that is not how it came.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Final
 
-from dragoman.dialects.cohere.blocks import NAME, natural_message, read_said, sayable
+from dragoman.dialects.cohere.blocks import NAME, cannot_say, natural_message, read_said, was_silent
 from dragoman.dialects.cohere.error import RETRYABLE
 from dragoman.dialects.parts.conversation import Conversation, an_object
+from dragoman.dialects.parts.functions import ended_unusable, without_silence
+from dragoman.dialects.parts.losses import sayable
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none
+from dragoman.event import judged
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
 from dragoman.message import ContentBlock, TokenUsage
 
@@ -25,6 +31,12 @@ STOP_REASONS: Final = {
     "TIMEOUT": StopReason.ERROR,
 }
 _STOP_WORDS: Final = {reason: word for word, reason in reversed(STOP_REASONS.items())}
+NO_ID: Final = "dragoman"  # the wire wants one; a reply of another origin has none
+_UNUSABLE: Final = {  # faults that we found in an answer which ended like any other, and with what word
+    "tool_input_truncated": "MAX_TOKENS",
+    "tool_input_invalid": "TOOL_CALL",
+    "empty_response": "COMPLETE",
+}
 _ENDS: Final = {  # what an answer that ended badly failed of, by its finish reason
     "ERROR": ("server_error", ErrorClass.SERVER_ERROR),
     "ERROR_LIMIT": ("context_overflow", ErrorClass.CONTEXT_OVERFLOW),
@@ -34,7 +46,11 @@ _ENDS: Final = {  # what an answer that ended badly failed of, by its finish rea
 
 def read_reply(wire: Any) -> Reply:
     """An answer of ``/v2/chat``, whole."""
-    body = an_object(wire, "$")
+    return _judged(reply_from(an_object(wire, "$")))
+
+
+def reply_from(body: dict[str, Any]) -> Reply:
+    """The answer as it ends, not judged yet: of a stream, the events are judged."""
     content, form = read_said(an_object(body.get("message"), "$.message"), "$.message", Conversation())
     reason = STOP_REASONS.get(str(body.get("finish_reason")), StopReason.UNKNOWN)
     reply = Reply(
@@ -44,7 +60,12 @@ def read_reply(wire: Any) -> Reply:
         model=text_or_none(body.get("model")),
         fault=_read_end(body) if reason is StopReason.ERROR else None,
     )
-    return reply.replace(provider_raw=noted(NAME, _natural_reply(reply, content, form), body, form=form))
+    known = _judged(reply)
+    return reply.replace(provider_raw=noted(NAME, natural_reply(known, known.content, form), body, form=form))
+
+
+def _judged(reply: Reply) -> Reply:
+    return judged(without_silence(reply, was_silent))
 
 
 def _read_end(body: dict[str, Any]) -> Fault:
@@ -61,17 +82,21 @@ def _read_end(body: dict[str, Any]) -> Fault:
 def write_reply(reply: Reply) -> Written:
     """An answer of ``/v2/chat``, whole, and what it cannot say."""
     losses: list[Loss] = []
-    content = sayable(reply.content, None, losses)
+    content = sayable(reply.content, cannot_say, NAME, losses)
     notes = notes_of(reply.provider_raw, NAME)
-    return Written(restored(_natural_reply(reply, content, notes.get("form")), notes.get("residue")), tuple(losses))
+    return Written(restored(natural_reply(reply, content, notes.get("form")), notes.get("residue")), tuple(losses))
 
 
-def _natural_reply(reply: Reply, content: Iterable[ContentBlock], form: str | None) -> dict[str, Any]:
-    wire: dict[str, Any] = {"id": "dragoman", "message": natural_message("assistant", content, form)}
-    wire["finish_reason"] = _STOP_WORDS.get(reply.stop_reason, "COMPLETE")
-    if reply.fault is not None:
-        code = reply.fault.provider_code
-        wire["finish_reason"] = code if code in _ENDS else "ERROR"
+def natural_reply(reply: Reply, content: Iterable[ContentBlock], form: str | None) -> dict[str, Any]:
+    """What we would write for a reply if nobody had noted anything about it."""
+    wire: dict[str, Any] = {"id": NO_ID, "message": natural_message("assistant", content, form)}
+    if reply.fault is None:
+        wire["finish_reason"] = _STOP_WORDS.get(reply.stop_reason, "COMPLETE")
+    elif ended_unusable(reply, NAME):
+        wire["finish_reason"] = _UNUSABLE[reply.fault.code]
+    else:
+        word = reply.fault.provider_code
+        wire["finish_reason"] = word if word in _ENDS else "ERROR"
         wire["error"] = reply.fault.message
     if reply.usage is not None:
         wire["usage"] = _written_usage(reply.usage)

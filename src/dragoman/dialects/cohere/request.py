@@ -1,4 +1,7 @@
-"""Requests of Cohere Chat, both ways."""
+"""Requests of Cohere Chat, both ways: the messages, the tools and the options.
+
+The one rule: a result goes out under the id that its call came with.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,25 @@ from typing import Any, Final
 from dragoman.dialects.cohere.blocks import (
     NAME,
     cannot_answer,
+    cannot_say,
     natural_message,
     read_part,
     read_said,
-    sayable,
     written_part,
 )
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
+from dragoman.dialects.parts.functions import read_tool, written_tool
+from dragoman.dialects.parts.losses import lost_failure, lost_options, sayable
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
-    OpaqueTool,
     Options,
     Reasoning,
     Request,
     ResponseFormat,
-    SideEffects,
     ToolChoice,
-    ToolDefinition,
     Written,
 )
 from dragoman.ids import AS_IT_IS, spell
@@ -36,7 +38,6 @@ from dragoman.message import ContentBlock, Message, Role, TextBlock, ToolResultB
 _CHOICES: Final = {"REQUIRED": "required", "NONE": "none"}
 _CHOICE_WORDS: Final = {"required": "REQUIRED", "tool": "REQUIRED", "none": "NONE"}
 _APART: Final = ("messages", "tools")  # parts of a request that are read one by one
-_NO_INPUT: Final = {"type": "object", "properties": {}}  # the schema of a tool that came without one
 
 
 def read_request(wire: Any) -> Request:
@@ -49,7 +50,7 @@ def read_request(wire: Any) -> Request:
     request = Request(
         model=text_or_none(body.get("model")),
         messages=tuple(conversation.messages),
-        tools=tuple(_read_tool(an_object(tool, f"$.tools[{index}]")) for index, tool in enumerate(tools)),
+        tools=tuple(read_tool(an_object(tool, f"$.tools[{index}]"), NAME) for index, tool in enumerate(tools)),
         options=_read_options(body),
     )
     rest = {key: value for key, value in body.items() if key not in _APART}
@@ -65,7 +66,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     top = restored(_written_options(request), notes.get("residue"))
     wire = {key: top[key] for key in ("model",) if key in top}
     wire["messages"] = _written_messages(request.messages, losses)
-    tools = [written for tool in request.tools if (written := _written_tool(tool, losses)) is not None]
+    tools = [written for tool in request.tools if (written := written_tool(tool, NAME, losses)) is not None]
     if tools:
         wire["tools"] = tools
     elif "empty" in notes:
@@ -119,7 +120,7 @@ def _written_messages(messages: tuple[Message, ...], losses: list[Loss]) -> list
         results = [block for block in message.content if isinstance(block, ToolResultBlock)]
         wire.extend(_written_result(result, message, losses) for result in results)
         others = [block for block in message.content if not isinstance(block, ToolResultBlock)]
-        blocks = sayable(others, message, losses)
+        blocks = sayable(others, cannot_say, NAME, losses, message)
         if blocks or not message.content:  # else nothing of it can be said here; the losses name it
             notes = notes_of(message.metadata.provider_raw, NAME)
             natural = natural_message(message.role.value, blocks, notes.get("form"))
@@ -128,52 +129,11 @@ def _written_messages(messages: tuple[Message, ...], losses: list[Loss]) -> list
 
 
 def _written_result(result: ToolResultBlock, message: Message, losses: list[Loss]) -> dict[str, Any]:
-    if result.is_error:
-        reason = "that a tool failed; what it said about it is kept"
-        losses.append(Loss(message.session_id, message.id, "is_error", NAME, reason))
-    for block in result.content:
-        reason_of_block = cannot_answer(block)
-        if reason_of_block is not None:
-            losses.append(Loss(message.session_id, message.id, block.type, NAME, reason_of_block))
+    losses.extend(lost_failure(result, message, NAME))
+    sayable(result.content, cannot_answer, NAME, losses, message)
     notes = notes_of(result.provider_raw, NAME)
     natural = _natural_result(result, notes.get("id"), notes.get("form"))
     made: dict[str, Any] = restored(natural, notes.get("residue"))
-    return made
-
-
-def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
-    match wire:
-        case {"type": "function", "function": {"name": str(name), **function}}:
-            description, schema = function.get("description"), function.get("parameters")
-            tool = ToolDefinition(
-                name,
-                description if isinstance(description, str) else "",
-                schema if isinstance(schema, dict) else dict(_NO_INPUT),
-                SideEffects.EXECUTE,
-            )
-            form = "bare" if "parameters" not in function else None
-            return tool.replace(provider_raw=noted(NAME, _natural_tool(tool, form), wire, form=form))
-        case _:
-            return OpaqueTool(NAME, wire)
-
-
-def _natural_tool(tool: ToolDefinition, form: str | None) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.name}
-    if tool.description:
-        function["description"] = tool.description
-    if form != "bare" or tool.input_schema != _NO_INPUT:
-        function["parameters"] = tool.input_schema
-    return {"type": "function", "function": function}
-
-
-def _written_tool(tool: ToolDefinition | OpaqueTool, losses: list[Loss]) -> dict[str, Any] | None:
-    if isinstance(tool, OpaqueTool):
-        if tool.dialect == NAME:
-            return tool.wire
-        losses.append(Loss("", "", "tool", NAME, f"a tool that only {tool.dialect} understands"))
-        return None
-    notes = notes_of(tool.provider_raw, NAME)
-    made: dict[str, Any] = restored(_natural_tool(tool, notes.get("form")), notes.get("residue"))
     return made
 
 
@@ -263,4 +223,4 @@ def _lost_options(options: Options) -> list[Loss]:
         "service_tier": options.service_tier is not None,
         "user": options.user is not None,
     }
-    return [Loss("", "", name, NAME, "this API has no such option") for name, is_lost in lost.items() if is_lost]
+    return lost_options(lost, NAME)

@@ -1,17 +1,37 @@
-"""Streams of Cohere Chat, both ways."""
+"""Streams of Cohere Chat, both ways: a message begins, its parts and calls begin, grow and end, and it ends.
+
+Content and calls are counted apart on this wire; in events, a block's index is its place among all of them, as they
+came. The one rule: only a message-end with a reason ends a message.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.cohere.blocks import NAME, read_call, read_part
+from dragoman.dialects.cohere.blocks import (
+    NAME,
+    PLAN,
+    Call,
+    call_from,
+    cannot_say,
+    form_of,
+    natural_message,
+    read_call,
+    read_part,
+    written_call,
+    written_part,
+)
 from dragoman.dialects.cohere.error import read_error
-from dragoman.dialects.cohere.reply import read_reply, write_reply
+from dragoman.dialects.cohere.reply import NO_ID, natural_reply, reply_from
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
-from dragoman.dialects.parts.framing import FramingError, splitter, sse_frame
+from dragoman.dialects.parts.faults import stream_error
+from dragoman.dialects.parts.framing import sse_frame
+from dragoman.dialects.parts.reading import FrameReader
+from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.writing import EventWriter
 from dragoman.errors import FormatError
 from dragoman.event import (
     BlockComplete,
@@ -25,88 +45,65 @@ from dragoman.event import (
     ToolUseInputDelta,
     ToolUseStart,
     UsageUpdate,
-    fold,
 )
-from dragoman.exchange import ErrorClass, Fault, Reply
-from dragoman.message import TextBlock, ThinkingBlock
+from dragoman.exchange import Reply, StopReason
+from dragoman.message import (
+    ContentBlock,
+    InvalidToolUseBlock,
+    ProviderRaw,
+    TextBlock,
+    ThinkingBlock,
+    TokenUsage,
+    ToolUseBlock,
+)
+
+_GROWING: Final = ("content", "tool_plan", "tool_calls", "citations")
+_TEXTS: Final = ("text", "thinking")  # parts that grow, and the key that they grow in
+_OF_OURS: Final[ProviderRaw] = {"dialect": NAME, "form": "thinking"}
 
 
-class StreamReader:
-    """Bytes in, events out. The events are put together to the answer that would have come whole.
+# --- reading ---------------------------------------------------------------------------------------------------------
 
-    Content and calls are counted apart on this wire; here a block's index is its place among all of them, as they came.
-    """
+
+class _OpenCall:
+    """A call whose input is still arriving."""
+
+    def __init__(self, place: int, call_id: str) -> None:
+        self.place = place
+        self.call_id = call_id
+        self.pieces: list[str] = []
+
+
+class StreamReader(FrameReader):
+    """Bytes in, events out. The events are put together to the answer that would have come whole, without its words."""
 
     def __init__(self, framing: str | None = None) -> None:
-        self._splitter = splitter(framing or "sse")
+        super().__init__(NAME, framing or "sse")
         self._reply: dict[str, Any] = {}
         self._message: dict[str, Any] | None = None
         self._parts: dict[int, dict[str, Any]] = {}
         self._calls: dict[int, dict[str, Any]] = {}
-        self._pieces: dict[str, list[str]] = {}
-        self._open: set[str] = set()
-        self._indexes: dict[str, int] = {}
+        self._citations: list[Any] = []
+        self._open_parts: dict[int, int] = {}  # index on the wire to the place among all blocks
+        self._open_calls: dict[int, _OpenCall] = {}
+        self._said: set[int] = set()  # places that an event has opened
+        self._plan: int | None = None
+        self._places = 0
         self._conversation = Conversation()
-        self._ended = False
-        self._failed = False
 
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """The events that these bytes complete."""
-        events: list[StreamEvent] = []
-        if self._failed:
-            return events
-        try:
-            for frame in self._splitter.feed(data):
-                self._take(frame.data, frame.event, events)
-        except FramingError as error:
-            self._fail("bad_event", str(error), events)
-        return events
-
-    def close(self) -> list[StreamEvent]:
-        """The events at the end of the stream; a fault, if it ended too early."""
-        events: list[StreamEvent] = []
-        if not self._failed:
-            for frame in self._splitter.close():
-                self._take(frame.data, frame.event, events)
-        if not self._failed and not self._ended:
-            tail = self._splitter.tail[:4096].decode("utf-8", "replace")
-            self._fail("stream_incomplete", "the stream ended before the message did", events, tail or None)
-        return events
-
-    def _take(self, data: bytes, event: str | None, events: list[StreamEvent]) -> None:
-        if self._ended or self._failed:
-            return
-        if data.strip() in (b"[DONE]", b'"[DONE]"'):
-            self._fail("stream_incomplete", "the stream ended before the message did", events)
-            return
-        try:
-            wire = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            self._fail("bad_event", "an event that is not JSON", events)
-            return
-        try:
-            self._take_event(an_object(wire, "event"), event, events)
-        except FormatError as error:
-            self._fail("protocol_violation", str(error), events)
-
-    def _take_event(self, wire: dict[str, Any], event: str | None, events: list[StreamEvent]) -> None:
-        kind = wire.get("type") or event
+    def take(self, wire: dict[str, Any], name: str | None, events: list[StreamEvent]) -> None:
+        """One event."""
+        self.understood()
+        kind = wire.get("type") or name
         if kind == "error" or (kind is None and isinstance(wire.get("message"), str)):
             events.append(StreamError(read_error(None, {}, wire)))
-            self._failed = True
             return
-        handler = _HANDLERS.get(str(kind))
-        if handler is None:
+        taking = _TAKING.get(str(kind))
+        if taking is None:
             return  # of a newer version
         if self._message is None and kind != "message-start":
             raise FormatError(f"{kind} before message-start", where="event")
-        handler(self, wire, events)
-
-    def _fail(self, code: str, message: str, events: list[StreamEvent], tail: str | None = None) -> None:
-        error_class = ErrorClass.NETWORK if code == "stream_incomplete" else ErrorClass.SERVER_ERROR
-        fault = Fault(code=code, message=message, error_class=error_class, retryable=True, provider=NAME)
-        events.append(StreamError(fault, {"dialect": NAME, "tail": tail} if tail else None))
-        self._failed = True
+        taking(self, wire, events)
 
     def _message_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         if self._message is not None:
@@ -115,122 +112,136 @@ class StreamReader:
         self._message = dict(an_object(_delta(wire).get("message"), "message-start"))
         if self._message.get("content") or self._message.get("tool_calls") or self._message.get("tool_plan"):
             raise FormatError("a message begins empty", where="message-start")
-        a_list(self._message.get("citations") or [], "message-start")
-        events.append(MessageStart(None))
+        self._citations = list(a_list(self._message.get("citations") or [], "message-start"))
+        form = form_of(self._message)
+        told = {**self._reply, "message": self._message}
+        events.append(MessageStart(None, noted(NAME, _natural_start(form), told, form=form)))
 
     def _content_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         index = _next_index(wire, self._parts)
-        self._parts[index] = dict(an_object(_delta_part(wire, "content"), "content-start"))
-        self._open.add(f"content {index}")
-        place = self._index(f"content {index}")
-        self._say(place, self._parts[index], events)
+        part = self._parts[index] = dict(an_object(_delta_part(wire, "content"), "content-start"))
+        if part.get("type") in _TEXTS and part.get(part["type"]) is None:
+            part[part["type"]] = ""
+        place = self._open_parts[index] = self._next_place()
+        match read_part(part):
+            case TextBlock(text, raw) if part["type"] == "text" and (text or raw is not None):
+                self._say(TextDelta(place, text, raw), events)
+            case ThinkingBlock(text, _, raw) if text or raw != _OF_OURS:
+                self._say(ThinkingDelta(place, text, None, raw), events)
 
     def _content_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
-        index = self._open_index("content", wire)
+        index = _open_index(wire, self._open_parts)
         delta = an_object(_delta_part(wire, "content"), "content-delta")
-        for key in ("text", "thinking"):
-            if isinstance(delta.get(key), str):
-                self._pieces.setdefault(f"content {index} {key}", []).append(delta[key])
-        self._say(self._index(f"content {index}"), {**delta, "type": self._parts[index].get("type")}, events)
-
-    def _say(self, place: int, part: dict[str, Any], events: list[StreamEvent]) -> None:
-        match part:
-            case {"type": "text", "text": str(text)} if text:
-                events.append(TextDelta(place, text))
-            case {"type": "thinking", "thinking": str(text)} if text:
-                events.append(ThinkingDelta(place, text, None, {"dialect": NAME, "form": "thinking"}))
+        if isinstance(wire.get("logprobs"), dict):
+            self._reply.setdefault("logprobs", []).append(wire["logprobs"])
+        part = self._parts[index]
+        kind = str(part.get("type"))
+        text = delta.get(kind) if kind in _TEXTS else None
+        if not isinstance(text, str) or not text:
+            return
+        part[kind] = part[kind] or text  # the first words stand for all of them: they are never noted at the end
+        place = self._open_parts[index]
+        made = TextDelta(place, text) if kind == "text" else ThinkingDelta(place, text, None, dict(_OF_OURS))
+        self._say(made, events)
 
     def _content_end(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
-        index = self._open_index("content", wire)
-        self._open.remove(f"content {index}")
+        index = _open_index(wire, self._open_parts)
+        place = self._open_parts.pop(index)
+        if place in self._said:
+            return
         part = self._parts[index]
-        for key in ("text", "thinking"):
-            self._join(part, key, f"content {index} {key}")
-        place, block = self._index(f"content {index}"), read_part(part)
-        match block:
-            case TextBlock(provider_raw=raw) if part.get("type") == "text":
-                events.append(TextDelta(place, "", raw))
-            case ThinkingBlock(provider_raw=raw):
-                events.append(ThinkingDelta(place, "", None, raw))
-            case _:
+        match read_part(part):
+            case TextBlock(text, raw) if part["type"] == "text":
+                self._say(TextDelta(place, text, raw), events)
+            case ThinkingBlock(text, _, raw):
+                self._say(ThinkingDelta(place, text, None, raw), events)
+            case block:
                 events.append(BlockComplete(place, block))
 
     def _plan_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         text = _delta_part(wire, "tool_plan")
-        if isinstance(text, str) and text:
-            self._pieces.setdefault("plan", []).append(text)
-            events.append(TextDelta(self._index("plan"), text, {"dialect": NAME, "form": "tool_plan"}))
+        if not isinstance(text, str) or not text or self._message is None:
+            return
+        if self._plan is None:
+            self._plan = self._next_place()
+            self._message["tool_plan"] = text
+        events.append(TextDelta(self._plan, text, dict(PLAN)))
 
     def _call_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         index = _next_index(wire, self._calls)
         call = dict(an_object(_delta_part(wire, "tool_calls"), "tool-call-start"))
         function = call["function"] = dict(an_object(call.get("function"), "tool-call-start"))
-        self._calls[index] = call
-        self._open.add(f"call {index}")
-        place, block = self._index(f"call {index}"), read_call(call, "tool-call-start", self._conversation)
-        events.append(ToolUseStart(place, block.id, block.name))
-        if function.get("arguments"):
-            events.append(ToolUseInputDelta(place, function["arguments"]))
+        text = function.get("arguments")
+        if isinstance(text, str):
+            function["arguments"] = ""
+        block = read_call(call, "tool-call-start", self._conversation)
+        opened = _OpenCall(self._next_place(), block.id)
+        self._calls[index], self._open_calls[index] = call, opened
+        events.append(ToolUseStart(opened.place, block.id, block.name, block.provider_raw))
+        if text:
+            opened.pieces.append(text)
+            events.append(ToolUseInputDelta(opened.place, text))
 
     def _call_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
-        index = self._open_index("call", wire)
+        call = self._open_calls[_open_index(wire, self._open_calls)]
         delta = an_object(_delta_part(wire, "tool_calls"), "tool-call-delta")
         text = an_object(delta.get("function"), "tool-call-delta").get("arguments")
         if isinstance(text, str) and text:
-            self._pieces.setdefault(f"call {index}", []).append(text)
-            events.append(ToolUseInputDelta(self._index(f"call {index}"), text))
+            call.pieces.append(text)
+            events.append(ToolUseInputDelta(call.place, text))
 
     def _call_end(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
-        index = self._open_index("call", wire)
-        self._open.remove(f"call {index}")
-        self._join(self._calls[index]["function"], "arguments", f"call {index}")
-        block = read_call(self._calls[index], "tool-call-end", Conversation())
-        events.append(ToolUseEnd(self._index(f"call {index}"), block.provider_raw))
+        index = _open_index(wire, self._open_calls)
+        opened = self._open_calls.pop(index)
+        block = call_from(self._joined_call(index, opened), "tool-call-end", opened.call_id)
+        events.append(ToolUseEnd(opened.place, block.provider_raw))
+
+    def _joined_call(self, index: int, opened: _OpenCall) -> dict[str, Any]:
+        call = self._calls[index]
+        if opened.pieces:
+            call["function"]["arguments"] = "".join(opened.pieces)
+        return call
 
     def _citation(self, wire: dict[str, Any], _events: list[StreamEvent]) -> None:
-        if self._message is not None:
-            self._message["citations"] = [*(self._message.get("citations") or []), _delta_part(wire, "citations")]
+        self._citations.append(_delta_part(wire, "citations"))
 
     def _message_end(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         delta = _delta(wire)
-        still_open = sorted(what for what in self._open if what.startswith("content"))
-        if still_open:
-            raise FormatError(f"message-end while {still_open[0]} is open", where="event")
+        if self._open_parts:
+            raise FormatError(f"message-end while content {min(self._open_parts)} is open", where="event")
         if delta.get("finish_reason") is None:
-            self._fail("stream_incomplete", "the message ended without a reason", events)
+            events.append(stream_error(NAME, "stream_incomplete", "the message ended without a reason"))
             return
-        message = dict(self._message or {})
-        self._join(message, "tool_plan", "plan")
-        if self._parts:
-            message["content"] = list(self._parts.values())
-        if self._calls:
-            message["tool_calls"] = list(self._calls.values())
-        whole = read_reply({**self._reply, "message": message, **delta})
+        whole = reply_from({**self._reply, "message": self._whole_message(), **delta})
         if whole.usage is not None:
             events.append(UsageUpdate(whole.usage))
         if whole.fault is not None:
             events.append(StreamError(whole.fault, whole.provider_raw))
         else:
             events.append(MessageComplete(whole.stop_reason, whole.stop_sequence, whole.provider_raw))
-        self._ended = True
 
-    def _join(self, whole: dict[str, Any], key: str, what: str) -> None:
-        """Put the pieces of a text behind what it began with."""
-        if what in self._pieces:
-            begun = whole.get(key)
-            whole[key] = "".join([begun if isinstance(begun, str) else "", *self._pieces.pop(what)])
+    def _whole_message(self) -> dict[str, Any]:
+        message = dict(self._message or {})
+        for index, opened in self._open_calls.items():
+            self._joined_call(index, opened)
+        if self._parts:
+            message["content"] = list(self._parts.values())
+        if self._calls:
+            message["tool_calls"] = list(self._calls.values())
+        if self._citations:
+            message["citations"] = self._citations
+        return message
 
-    def _index(self, what: str) -> int:
-        return self._indexes.setdefault(what, len(self._indexes))
+    def _say(self, delta: TextDelta | ThinkingDelta, events: list[StreamEvent]) -> None:
+        self._said.add(delta.index)
+        events.append(delta)
 
-    def _open_index(self, what: str, wire: dict[str, Any]) -> int:
-        index = wire.get("index")
-        if type(index) is not int or f"{what} {index}" not in self._open:
-            raise FormatError(f"{wire.get('type')} for {what} {index}, which is not open", where="event")
-        return index
+    def _next_place(self) -> int:
+        self._places += 1
+        return self._places - 1
 
 
-_HANDLERS: Final = {
+_TAKING: Final[dict[str, Callable[[StreamReader, dict[str, Any], list[StreamEvent]], None]]] = {
     "message-start": StreamReader._message_start,
     "content-start": StreamReader._content_start,
     "content-delta": StreamReader._content_delta,
@@ -244,6 +255,10 @@ _HANDLERS: Final = {
 }
 
 
+def _natural_start(form: str | None) -> dict[str, Any]:
+    return {"id": NO_ID, "message": natural_message("assistant", (), form)}
+
+
 def _delta(wire: dict[str, Any]) -> dict[str, Any]:
     return an_object(wire.get("delta"), str(wire.get("type")))
 
@@ -252,10 +267,18 @@ def _delta_part(wire: dict[str, Any], key: str) -> Any:
     return an_object(_delta(wire).get("message"), str(wire.get("type"))).get(key)
 
 
-def _next_index(wire: dict[str, Any], begun: Mapping[int, Any]) -> int:
+def _next_index(wire: dict[str, Any], begun: dict[int, Any]) -> int:
+    """An index after all that have begun, which stand in their order."""
     index = wire.get("index")
-    if type(index) is not int or index < 0 or (begun and index <= max(begun)):
+    if type(index) is not int or index <= next(reversed(begun), -1):
         raise FormatError(f"{wire.get('type')} for {index}, which cannot begin here", where="event")
+    return index
+
+
+def _open_index(wire: dict[str, Any], opened: dict[int, Any]) -> int:
+    index = wire.get("index")
+    if type(index) is not int or index not in opened:
+        raise FormatError(f"{wire.get('type')} for {index}, which is not open", where="event")
     return index
 
 
@@ -264,66 +287,131 @@ def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> S
     return StreamReader(framing)
 
 
-class StreamWriter:
-    """Events in, bytes out, in the order in which this API sends them."""
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+class StreamWriter(EventWriter):
+    """Events in, bytes out. A part is open until another block begins; citations come last, when they are known."""
+
+    may_end_in_a_call = True
 
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "sse"):
             raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
-        self._events: list[StreamEvent] = []
+        super().__init__()
+        self._parts: dict[int, int] = {}  # place among all blocks to the index on the wire
+        self._part_count = 0
+        self._open_part: int | None = None  # its place
+        self._calls: dict[int, int] = {}
+        self._plan: int | None = None
 
-    def feed(self, event: StreamEvent) -> bytes:
-        """The bytes for one event. Nothing is written before the message has ended."""
-        self._events.append(event)
-        return b""
+    def begun(self, start: MessageStart) -> bytes:
+        """The message, still empty."""
+        notes = notes_of(start.provider_raw, NAME)
+        told = restored(_natural_start(notes.get("form")), notes.get("residue"))
+        message = told["message"] if notes else {**told["message"], "tool_plan": "", "tool_calls": [], "citations": []}
+        empty = {key: type(message[key])() for key in _GROWING if message.get(key)}
+        if isinstance(message.get("content"), str):
+            empty["content"] = []
+        named = {"id": told["id"]} if "id" in told else {}
+        return _frame({**named, "type": "message-start", "delta": {"message": {**message, **empty}}})
 
-    def close(self) -> bytes:
-        """The rest of the stream."""
-        written = _written_events(fold(self._events))
-        return b"".join(sse_frame(wire, wire["type"]) for wire in written) + b"data: [DONE]\n\n"
+    def text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
+        """Words of the plan, or of a part."""
+        is_plan = notes_of(raw, NAME).get("form") == "tool_plan" and index not in self._parts
+        if index == self._plan or (is_plan and self._plan is None):
+            self._plan = index
+            return _frame({"type": "tool-plan-delta", "delta": {"message": {"tool_plan": text}}}) if text else b""
+        return self._words("text", index, text, TextBlock("", raw))
+
+    def thinking(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
+        """Reasoning, if it is of this origin."""
+        is_ours = bool(notes_of(raw, NAME)) or index in self._parts
+        return self._words("thinking", index, text, ThinkingBlock("", None, raw)) if is_ours else b""
+
+    def call_begun(self, start: ToolUseStart) -> bytes:
+        """A call without its input."""
+        call = written_call(ToolUseBlock(start.id, start.name, {}, start.provider_raw))
+        if isinstance(call["function"].get("arguments"), str):
+            call["function"] = {**call["function"], "arguments": ""}
+        at = self._calls[start.index] = len(self._calls)
+        return self._part_ended() + _framed("tool-call-start", at, "tool_calls", call)
+
+    def call_input(self, index: int, text: str) -> bytes:
+        """A piece of the input."""
+        piece = {"function": {"arguments": text}}
+        return _framed("tool-call-delta", self._calls[index], "tool_calls", piece) if text else b""
+
+    def call_ended(self, end: ToolUseEnd) -> bytes:
+        """The call is complete."""
+        return _frame({"type": "tool-call-end", "index": self._calls[end.index]})
+
+    def whole(self, index: int, block: ContentBlock) -> bytes:
+        """A block in one piece, if this wire can say it."""
+        match block:
+            case TextBlock(text, raw):
+                return self.text(index, text, raw)
+            case ThinkingBlock(text, _, raw):
+                return self.thinking(index, text, raw)
+            case ToolUseBlock() | InvalidToolUseBlock():
+                return self._whole_call(index, block)
+            case _ if cannot_say(block) is None:
+                return self._part_begun(index, written_part(block)) + self._part_ended()
+            case _:
+                return b""
+
+    def completed(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:
+        """The end, with everything that was learned since the beginning."""
+        return self._ended_as(Reply(stop_reason=end.stop_reason, usage=usage), end.provider_raw)
+
+    def failed(self, error: StreamError) -> bytes:
+        """The end of what failed: this API names an error where it would have named the reason."""
+        reply = Reply(stop_reason=StopReason.ERROR, usage=self.usage, fault=error.fault)
+        return self._ended_as(reply, error.provider_raw)
+
+    def _ended_as(self, reply: Reply, raw: ProviderRaw | None) -> bytes:
+        notes = notes_of(raw, NAME)
+        wire = restored(natural_reply(reply, (), notes.get("form")), notes.get("residue"))
+        frames = [self._part_ended()]
+        for index, citation in enumerate(wire["message"].get("citations") or []):
+            frames.append(_framed("citation-start", index, "citations", citation))
+            frames.append(_frame({"type": "citation-end", "index": index}))
+        delta = {key: value for key, value in wire.items() if key not in ("id", "message")}
+        frames.append(_frame({"type": "message-end", "delta": delta}))
+        return b"".join(frames) + b"data: [DONE]\n\n"
+
+    def _words(self, key: str, index: int, text: str, begun: ContentBlock) -> bytes:
+        """More of a part. One that has ended goes on as another part: this wire opens none twice."""
+        opened = b""
+        if self._open_part != index:
+            if not text and index in self._parts:
+                return b""
+            opened = self._part_begun(index, {**written_part(begun), "type": key, key: ""})
+        return opened + (_framed("content-delta", self._parts[index], "content", {key: text}) if text else b"")
+
+    def _part_begun(self, index: int, part: dict[str, Any]) -> bytes:
+        ended = self._part_ended()
+        self._open_part = index
+        self._parts[index] = self._part_count
+        self._part_count += 1
+        return ended + _framed("content-start", self._parts[index], "content", part)
+
+    def _part_ended(self) -> bytes:
+        index, self._open_part = self._open_part, None
+        return b"" if index is None else _frame({"type": "content-end", "index": self._parts[index]})
+
+    def _whole_call(self, index: int, block: Call) -> bytes:
+        text = msgspec.json.encode(block.input).decode() if isinstance(block, ToolUseBlock) else block.input_text
+        start = ToolUseStart(index, block.id, block.name, block.provider_raw)
+        return self.call_begun(start) + self.call_input(index, text) + self.call_ended(ToolUseEnd(index))
 
 
-def _written_events(reply: Reply) -> Iterator[dict[str, Any]]:
-    wire = write_reply(reply).wire
-    message: dict[str, Any] = wire["message"]
-    if isinstance(message.get("content"), str):
-        message = {**message, "content": [{"type": "text", "text": message["content"]}]}
-    begun = {**message, **{key: type(message[key])() for key in _GROWING if message.get(key)}}
-    start = {"id": wire["id"]} if "id" in wire else {}
-    yield {**start, "type": "message-start", "delta": {"message": begun}}
-    for index, part in enumerate(message.get("content") or []):
-        yield from _written_part_events(index, part)
-    if message.get("tool_plan"):
-        yield {"type": "tool-plan-delta", "delta": {"message": {"tool_plan": message["tool_plan"]}}}
-    for index, call in enumerate(message.get("tool_calls") or []):
-        yield from _written_call_events(index, call)
-    for index, citation in enumerate(message.get("citations") or []):
-        yield {"type": "citation-start", "index": index, "delta": {"message": {"citations": citation}}}
-        yield {"type": "citation-end", "index": index}
-    end = {key: value for key, value in wire.items() if key not in ("id", "message")}
-    yield {"type": "message-end", "delta": end}
+def _framed(kind: str, index: int, key: str, value: Any) -> bytes:
+    return _frame({"type": kind, "index": index, "delta": {"message": {key: value}}})
 
 
-_GROWING: Final = ("content", "tool_plan", "tool_calls", "citations")
-
-
-def _written_part_events(index: int, part: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    key = part["type"] if part.get("type") in ("text", "thinking") else None
-    begun = {**part, key: ""} if key is not None else part
-    yield {"type": "content-start", "index": index, "delta": {"message": {"content": begun}}}
-    if key is not None:
-        yield {"type": "content-delta", "index": index, "delta": {"message": {"content": {key: part[key]}}}}
-    yield {"type": "content-end", "index": index}
-
-
-def _written_call_events(index: int, call: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    function = call["function"]
-    begun = {**call, "function": {**function, "arguments": ""}} if function.get("arguments") else call
-    yield {"type": "tool-call-start", "index": index, "delta": {"message": {"tool_calls": begun}}}
-    if function.get("arguments"):
-        delta = {"function": {"arguments": function["arguments"]}}
-        yield {"type": "tool-call-delta", "index": index, "delta": {"message": {"tool_calls": delta}}}
-    yield {"type": "tool-call-end", "index": index}
+def _frame(wire: dict[str, Any]) -> bytes:
+    return sse_frame(wire, wire["type"])
 
 
 def stream_writer(framing: str | None = None) -> StreamWriter:

@@ -1,4 +1,7 @@
-"""Blocks of Ollama chat, both ways: what a message says, and the messages made of it."""
+"""Blocks of Ollama chat, both ways: what a message says, and the message made of it; for requests, replies and streams.
+
+The one rule: a call whose input cannot be used is kept as it came, and never becomes a call that can be made.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,15 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.functions import read_arguments
 from dragoman.dialects.parts.residue import noted, notes_of, restored
-from dragoman.errors import FormatError, JsonError
-from dragoman.exchange import Loss
+from dragoman.errors import FormatError
 from dragoman.ids import AS_IT_IS, spell
-from dragoman.jsontext import OWN, read_json
 from dragoman.message import (
     ContentBlock,
     ImageBlock,
     ImageSource,
     InvalidToolUseBlock,
-    Message,
     ProviderRaw,
     TextBlock,
     ThinkingBlock,
@@ -55,6 +56,7 @@ def read_blocks(wire: dict[str, Any], where: str, conversation: Conversation, se
 
 
 def text_at(wire: dict[str, Any], key: str, where: str) -> str:
+    """The text of a key; none at all is an empty one."""
     value = wire.get(key)
     if value is not None and not isinstance(value, str):
         raise FormatError(f"text belongs here, not {type(value).__name__}", where=f"{where}.{key}")
@@ -68,18 +70,18 @@ def _picture_type(data: str) -> str:
 def read_call(
     wire: dict[str, Any], where: str, conversation: Conversation, seed: str
 ) -> ToolUseBlock | InvalidToolUseBlock:
+    """A call. One without an id gets ours from ``seed`` and the name of its tool."""
     function = an_object(wire.get("function"), f"{where}.function")
     name, provider_id = function.get("name"), wire.get("id")
     if not isinstance(name, str):
         raise FormatError("a call has the name of its tool", where=f"{where}.function.name")
     is_named = isinstance(provider_id, str) and provider_id != ""
     call_id = conversation.call_id(str(provider_id) if is_named else f"{seed}#{name}")
-    value, reason = _read_arguments(function.get("arguments"))
-    block: ToolUseBlock | InvalidToolUseBlock
-    if reason is None:
-        block = ToolUseBlock(call_id, name, value)
-    else:
-        block = InvalidToolUseBlock(call_id, name, arguments_text(function.get("arguments")), reason)
+    text = arguments_text(function.get("arguments"))
+    value, problem = _read_arguments(function.get("arguments"))
+    block: ToolUseBlock | InvalidToolUseBlock = ToolUseBlock(call_id, name, value)
+    if problem is not None:
+        block = InvalidToolUseBlock(call_id, name, text, problem)
     note = str(provider_id) if is_named and provider_id != call_id else None
     form = None if is_named else "anonymous"
     return block.replace(provider_raw=noted(NAME, _natural_call(block, note, form), wire, id=note, form=form))
@@ -87,15 +89,10 @@ def read_call(
 
 def _read_arguments(arguments: Any) -> tuple[dict[str, Any], str | None]:
     """The input of a call, or why there is none. Some servers write it as a text, and none at all as an empty one."""
-    if isinstance(arguments, str) and arguments.strip():
-        try:
-            arguments = read_json(arguments, OWN)
-        except JsonError as error:
-            return {}, str(error)
     if isinstance(arguments, dict):
         return arguments, None
     if arguments is None or isinstance(arguments, str):
-        return {}, None
+        return read_arguments(arguments or "")
     return {}, f"a tool's input is a JSON object, not {type(arguments).__name__}"
 
 
@@ -107,6 +104,7 @@ def arguments_text(arguments: Any) -> str:
 
 
 def form_of(wire: dict[str, Any]) -> str | None:
+    """A word for a message without any content, which is not the same as an empty one."""
     return None if "content" in wire else "absent"
 
 
@@ -139,7 +137,10 @@ def natural_message(role: str, blocks: Iterable[ContentBlock], form: str | None)
 
 
 def written_call(block: ToolUseBlock | InvalidToolUseBlock) -> dict[str, Any]:
+    """A call as it stands on the wire."""
     notes = notes_of(block.provider_raw, NAME)
+    if isinstance(block, InvalidToolUseBlock) and notes and not block.input_text:
+        block = ToolUseBlock(block.id, block.name, {}, block.provider_raw)  # cut before its input: nothing stood there
     made: dict[str, Any] = restored(_natural_call(block, notes.get("id"), notes.get("form")), notes.get("residue"))
     return made
 
@@ -152,22 +153,17 @@ def _natural_call(
     return {**wire, "function": {"name": block.name, "arguments": value}}
 
 
-def sayable(
-    blocks: Iterable[ContentBlock], message: Message | None = None, losses: list[Loss] | None = None
-) -> list[ContentBlock]:
-    """The blocks that this wire can carry; the others become losses."""
-    kept: list[ContentBlock] = []
-    for block in blocks:
-        reason = _cannot_say(block)
-        if reason is None:
-            kept.append(block)
-        elif losses is not None:
-            session_id, message_id = (message.session_id, message.id) if message is not None else ("", "")
-            losses.append(Loss(session_id, message_id, block.type, NAME, reason))
-    return kept
+def was_silent(block: ToolUseBlock) -> bool:
+    """Whether a call came without any input, not even an empty one."""
+    return not arguments_text(written_call(block)["function"].get("arguments")).strip()
 
 
-def _cannot_say(block: ContentBlock) -> str | None:
+def is_own(block: ContentBlock) -> bool:
+    """Whether something was noted about a block here."""
+    return bool(notes_of(getattr(block, "provider_raw", None), NAME))
+
+
+def cannot_say(block: ContentBlock) -> str | None:
     """Why this wire cannot carry a block; ``None`` if it can."""
     match block:
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock():

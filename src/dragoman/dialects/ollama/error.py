@@ -1,4 +1,7 @@
-"""Errors of Ollama chat, both ways."""
+"""Errors of Ollama, both ways: a sentence, and hardly ever more.
+
+The one rule: whatever the body is, there is a fault.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.dialects.ollama.blocks import NAME
+from dragoman.dialects.parts.faults import by_status
 from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.exchange import ErrorClass, Fault, Written
 
 _RETRYABLE: Final = frozenset({ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK})
 _OVERFLOW: Final = ("context length", "context size", "context window", "input length exceeds", "prompt too long")
+_IN_A_STREAM: Final = ("server_error", ErrorClass.SERVER_ERROR)  # there is no status, and the model was running
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
@@ -20,13 +25,13 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
     if isinstance(body, bytes | str):
         try:
             body = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             body = None
     error = body.get("error") if isinstance(body, dict) else None
     if isinstance(error, dict):
         error = error.get("message")
     message = error if isinstance(error, str) and error else "no message"
-    code, error_class = _by_status(status)
+    code, error_class = by_status(status) if status is not None else _IN_A_STREAM
     if any(sign in message.lower() for sign in _OVERFLOW):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
     return Fault(
@@ -38,24 +43,6 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
         status=status,
         provider=NAME,
     )
-
-
-def _by_status(status: int | None) -> tuple[str, ErrorClass]:
-    match status:
-        case 401 | 403:
-            return "unauthorized", ErrorClass.AUTH
-        case 404:
-            return "not_found", ErrorClass.INVALID_REQUEST
-        case 408:
-            return "timeout", ErrorClass.NETWORK
-        case 429:
-            return "rate_limited", ErrorClass.RATE_LIMIT
-        case 503:  # the queue of requests is full
-            return "overloaded", ErrorClass.RATE_LIMIT
-        case int() if 400 <= status < 500:
-            return "invalid_request", ErrorClass.INVALID_REQUEST
-        case _:  # in a stream there is no status, and the model was already running
-            return "server_error", ErrorClass.SERVER_ERROR
 
 
 def write_error(fault: Fault) -> Written:

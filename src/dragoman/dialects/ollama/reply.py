@@ -1,36 +1,64 @@
-"""Whole replies of Ollama chat, both ways."""
+"""Whole replies of Ollama chat, both ways.
+
+The one rule: a reply that failed does not say that it is done, unless that is how it came.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Final
 
-from dragoman.dialects.ollama.blocks import NAME, form_of, natural_message, read_blocks, sayable
+from dragoman.dialects.ollama.blocks import (
+    NAME,
+    cannot_say,
+    form_of,
+    natural_message,
+    read_blocks,
+    was_silent,
+)
 from dragoman.dialects.parts.conversation import Conversation, an_object
+from dragoman.dialects.parts.faults import stream_error
+from dragoman.dialects.parts.functions import ended_unusable, without_silence
+from dragoman.dialects.parts.losses import sayable
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
-from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
+from dragoman.event import judged
+from dragoman.exchange import Loss, Reply, StopReason, Written
 from dragoman.message import ContentBlock, InvalidToolUseBlock, TokenUsage, ToolUseBlock
 
 STOP_REASONS: Final = {"stop": StopReason.END_TURN, "length": StopReason.MAX_TOKENS}
-_NO_TIME: Final = "1970-01-01T00:00:00Z"  # the wire wants to know when; a reply does not
+NO_TIME: Final = "1970-01-01T00:00:00Z"  # the wire wants to know when; a reply does not
+_UNUSABLE: Final = {  # faults that we found in an answer which ended like any other, and with what word
+    "tool_input_truncated": "length",
+    "tool_input_invalid": "stop",
+    "empty_response": "stop",
+}
 
 
 def read_reply(wire: Any) -> Reply:
     """An answer of ``/api/chat``, whole."""
-    body = an_object(wire, "$")
+    return _judged(reply_from(an_object(wire, "$")))
+
+
+def reply_from(body: dict[str, Any]) -> Reply:
+    """The answer as it ends, not judged yet: of a stream, the events are judged."""
     message = an_object(body.get("message"), "$.message")
     content = read_blocks(message, "$.message", Conversation(), f"{body.get('created_at')}#")
     is_cut = body.get("done") is False
+    fault = stream_error(NAME, "stream_incomplete", "the answer says that it is not done").fault
     reply = Reply(
         content=tuple(content),
         stop_reason=StopReason.ERROR if is_cut else _read_stop(body.get("done_reason"), content),
         usage=_read_usage(body),
         model=text_or_none(body.get("model")),
-        fault=unfinished("stream_incomplete", "the answer says that it is not done") if is_cut else None,
+        fault=fault if is_cut else None,
     )
-    form = form_of(message)
-    return reply.replace(provider_raw=noted(NAME, _natural_reply(reply, content, form), body, form=form))
+    form, known = form_of(message), _judged(reply)
+    return reply.replace(provider_raw=noted(NAME, natural_reply(known, known.content, form), body, form=form))
+
+
+def _judged(reply: Reply) -> Reply:
+    return judged(without_silence(reply, was_silent))
 
 
 def _read_stop(reason: Any, content: Iterable[ContentBlock]) -> StopReason:
@@ -43,20 +71,20 @@ def _read_stop(reason: Any, content: Iterable[ContentBlock]) -> StopReason:
 def write_reply(reply: Reply) -> Written:
     """An answer of ``/api/chat``, whole, and what it cannot say."""
     losses: list[Loss] = []
-    content = sayable(reply.content, None, losses)
+    content = sayable(reply.content, cannot_say, NAME, losses)
     notes = notes_of(reply.provider_raw, NAME)
-    return Written(restored(_natural_reply(reply, content, notes.get("form")), notes.get("residue")), tuple(losses))
+    return Written(restored(natural_reply(reply, content, notes.get("form")), notes.get("residue")), tuple(losses))
 
 
-def _natural_reply(reply: Reply, content: Iterable[ContentBlock], form: str | None) -> dict[str, Any]:
+def natural_reply(reply: Reply, content: Iterable[ContentBlock], form: str | None) -> dict[str, Any]:
+    """What we would write for a reply if nobody had noted anything about it."""
     wire: dict[str, Any] = {"model": reply.model} if reply.model is not None else {}
-    wire["created_at"] = _NO_TIME
+    wire["created_at"] = NO_TIME
     wire["message"] = natural_message("assistant", content, form)
-    wire["done"] = reply.fault is None
-    if reply.stop_reason is StopReason.MAX_TOKENS:
-        wire["done_reason"] = "length"
-    elif reply.stop_reason not in (StopReason.UNKNOWN, StopReason.ERROR):
-        wire["done_reason"] = "stop"
+    wire["done"] = reply.fault is None or ended_unusable(reply, NAME)
+    word = _natural_word(reply)
+    if word is not None:
+        wire["done_reason"] = word
     if reply.usage is not None:
         usage = reply.usage
         cached = usage.cached_input_tokens + usage.cache_creation_input_tokens
@@ -65,13 +93,16 @@ def _natural_reply(reply: Reply, content: Iterable[ContentBlock], form: str | No
     return wire
 
 
+def _natural_word(reply: Reply) -> str | None:
+    if reply.fault is not None:
+        return _UNUSABLE[reply.fault.code] if ended_unusable(reply, NAME) else None
+    if reply.stop_reason is StopReason.UNKNOWN:
+        return None
+    return "length" if reply.stop_reason is StopReason.MAX_TOKENS else "stop"
+
+
 def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
     prompt, output = body.get("prompt_eval_count"), body.get("eval_count")
     if prompt is None and output is None:
         return None
     return TokenUsage(input_tokens=count_of(prompt), output_tokens=count_of(output))
-
-
-def unfinished(code: str, message: str) -> Fault:
-    error_class = ErrorClass.NETWORK if code == "stream_incomplete" else ErrorClass.SERVER_ERROR
-    return Fault(code=code, message=message, error_class=error_class, retryable=True, provider=NAME)

@@ -1,24 +1,27 @@
-"""Requests of Ollama chat, both ways."""
+"""Requests of Ollama chat, both ways: the messages, the tools and the options.
+
+Most calls have no id on this wire, so that a result finds its call by the name of the tool, else by its turn. The one
+rule: a result is never given to another call while its own is there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
-from dragoman.dialects.ollama.blocks import NAME, form_of, natural_message, read_blocks, sayable, written_call
+from dragoman.dialects.ollama.blocks import NAME, cannot_say, form_of, natural_message, read_blocks, written_call
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.functions import read_tool, written_tool
+from dragoman.dialects.parts.losses import lost_failure, lost_options, sayable
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
-    OpaqueTool,
     Options,
     Reasoning,
     Request,
     ResponseFormat,
-    SideEffects,
-    ToolDefinition,
     Written,
 )
 from dragoman.ids import AS_IT_IS, spell
@@ -26,7 +29,6 @@ from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, T
 
 _APART: Final = ("messages", "tools")  # parts of a request that are read one by one
 _LEVELS: Final = ("low", "medium", "high")  # how much to think, for the models that take more than yes and no
-_NO_INPUT: Final = {"type": "object", "properties": {}}  # the schema of a tool that came without one
 
 
 def read_request(wire: Any) -> Request:
@@ -42,7 +44,7 @@ def read_request(wire: Any) -> Request:
     request = Request(
         model=model if isinstance(model, str) else None,
         messages=tuple(conversation.messages),
-        tools=tuple(_read_tool(an_object(tool, f"$.tools[{index}]")) for index, tool in enumerate(tools)),
+        tools=tuple(read_tool(an_object(tool, f"$.tools[{index}]"), NAME) for index, tool in enumerate(tools)),
         options=_read_options(body),
     )
     rest = {key: value for key, value in body.items() if key not in _APART}
@@ -59,7 +61,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     top = restored(_written_options(request, notes.get("form")), notes.get("residue"))
     wire = {key: top[key] for key in ("model",) if key in top}
     wire["messages"] = _written_messages(request.messages, losses)
-    tools = [written for tool in request.tools if (written := _written_tool(tool, losses)) is not None]
+    tools = [written for tool in request.tools if (written := written_tool(tool, NAME, losses)) is not None]
     if tools:
         wire["tools"] = tools
     wire.update((key, value) for key, value in notes.get("empty", {}).items() if not wire.get(key))
@@ -130,7 +132,7 @@ def _read_result(wire: dict[str, Any], where: str, conversation: Conversation, c
 def _natural_result(
     result: ToolResultBlock, calls: _Calls, provider_id: str | None, form: str | None
 ) -> dict[str, Any]:
-    wire = natural_message("tool", sayable(result.content), form)
+    wire = natural_message("tool", [block for block in result.content if cannot_say(block) is None], form)
     known = calls.find(result.tool_use_id)
     if known is None:
         return {**wire, "tool_call_id": provider_id or spell(result.tool_use_id, AS_IT_IS)}
@@ -145,7 +147,7 @@ def _written_messages(messages: tuple[Message, ...], losses: list[Loss]) -> list
         results = [block for block in message.content if isinstance(block, ToolResultBlock)]
         wire.extend(_written_result(result, calls, message, losses) for result in results)
         others = [block for block in message.content if not isinstance(block, ToolResultBlock)]
-        blocks = sayable(others, message, losses)
+        blocks = sayable(others, cannot_say, NAME, losses, message)
         calls.add(blocks)
         if blocks or not message.content:  # else nothing of it can be said here; the losses name it
             notes = notes_of(message.metadata.provider_raw, NAME)
@@ -155,49 +157,11 @@ def _written_messages(messages: tuple[Message, ...], losses: list[Loss]) -> list
 
 
 def _written_result(result: ToolResultBlock, calls: _Calls, message: Message, losses: list[Loss]) -> dict[str, Any]:
-    sayable(result.content, message, losses)
-    if result.is_error:
-        reason = "that a tool failed; what it said about it is kept"
-        losses.append(Loss(message.session_id, message.id, "is_error", NAME, reason))
+    sayable(result.content, cannot_say, NAME, losses, message)
+    losses.extend(lost_failure(result, message, NAME))
     notes = notes_of(result.provider_raw, NAME)
     natural = _natural_result(result, calls, notes.get("id"), notes.get("form"))
     made: dict[str, Any] = restored(natural, notes.get("residue"))
-    return made
-
-
-def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
-    match wire:
-        case {"type": "function", "function": {"name": str(name), **function}}:
-            description, schema = function.get("description"), function.get("parameters")
-            tool = ToolDefinition(
-                name,
-                description if isinstance(description, str) else "",
-                schema if isinstance(schema, dict) else dict(_NO_INPUT),
-                SideEffects.EXECUTE,
-            )
-            form = "bare" if "parameters" not in function else None
-            return tool.replace(provider_raw=noted(NAME, _natural_tool(tool, form), wire, form=form))
-        case _:
-            return OpaqueTool(NAME, wire)
-
-
-def _natural_tool(tool: ToolDefinition, form: str | None) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.name}
-    if tool.description:
-        function["description"] = tool.description
-    if form != "bare" or tool.input_schema != _NO_INPUT:
-        function["parameters"] = tool.input_schema
-    return {"type": "function", "function": function}
-
-
-def _written_tool(tool: ToolDefinition | OpaqueTool, losses: list[Loss]) -> dict[str, Any] | None:
-    if isinstance(tool, OpaqueTool):
-        if tool.dialect == NAME:
-            return tool.wire
-        losses.append(Loss("", "", "tool", NAME, f"a tool that only {tool.dialect} understands"))
-        return None
-    notes = notes_of(tool.provider_raw, NAME)
-    made: dict[str, Any] = restored(_natural_tool(tool, notes.get("form")), notes.get("residue"))
     return made
 
 
@@ -280,4 +244,4 @@ def _lost_options(options: Options) -> list[Loss]:
         "service_tier": options.service_tier is not None,
         "user": options.user is not None,
     }
-    return [Loss("", "", name, NAME, "this API has no such option") for name, is_lost in lost.items() if is_lost]
+    return lost_options(lost, NAME)

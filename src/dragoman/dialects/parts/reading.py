@@ -1,0 +1,177 @@
+"""Reading a stream whose events are JSON objects: what is the same whatever they say.
+
+    class StreamReader(FrameReader):
+        def take(self, wire, name, events)      one object, and the name of its event where the framing has one
+        def decoded(self, data)                 the object in an event, where a dialect has to look more closely
+
+``take`` appends events, and a ``MessageComplete`` as the last of them. It raises ``FormatError`` for what is out of
+order. Everything else is done here: an object that is none, a page in place of a stream, a stream that was cut, and
+what comes after the end. ``MessageComplete`` is handed out when nothing can follow it any more, so that it can name
+what followed.
+
+The one rule: any split of the bytes gives the same events, and no damage looks like a proper end.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, redacted, stream_error
+from dragoman.dialects.parts.framing import Frame, FramingError, splitter
+from dragoman.errors import FormatError, JsonError
+from dragoman.event import MessageComplete, StreamError, StreamEvent
+
+_KEPT_BYTES: Final = 4096
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_DONE: Final = (b"[DONE]", b'"[DONE]"')
+
+
+class FrameReader:
+    """Bytes in, events out."""
+
+    def __init__(self, dialect: str, framing: str) -> None:
+        self._dialect = dialect
+        self._splitter = splitter(framing)
+        self._is_by_line = framing == "ndjson"
+        self._head: bytes | None = b""  # how it begins, as long as nothing has been understood
+        self._is_strange = False  # no stream at all, and its first kilobyte is not there yet
+        self._end: MessageComplete | None = None
+        self._late = b""  # what came after the end, cut
+        self._late_events = 0
+        self._is_over = False
+
+    def take(self, wire: dict[str, Any], name: str | None, events: list[StreamEvent]) -> None:
+        """One object of the stream."""
+        raise NotImplementedError
+
+    def decoded(self, data: bytes) -> Any:
+        """The value in an event. What is no JSON is a ``DecodeError`` of msgspec, or a ``JsonError``."""
+        return msgspec.json.decode(data)
+
+    def feed(self, data: bytes) -> list[StreamEvent]:
+        """The events that these bytes complete."""
+        events: list[StreamEvent] = []
+        if self._is_over:
+            return events
+        if self._head is not None and len(self._head) < HEAD_BYTES:
+            self._head += data[: HEAD_BYTES - len(self._head)]
+        try:
+            if not self._is_strange:
+                self._take_frames(self._splitter.feed(data), events)
+        except FramingError as error:
+            self._fail(stream_error(self._dialect, "bad_event", str(error)), events)
+        if self._is_strange and len(self._head or b"") == HEAD_BYTES:
+            self._refuse(events)
+        return events
+
+    def close(self) -> list[StreamEvent]:
+        """The events at the end of the stream; a fault, if it ended too early."""
+        events: list[StreamEvent] = []
+        if not self._is_over and not self._is_strange:
+            self._take_frames(self._splitter.close(), events)
+        if self._is_over:
+            return events
+        if self._end is not None:
+            self._complete(events)
+        elif self._is_strange:
+            self._refuse(events)
+        else:
+            self._fail(self._cut(), events)
+        return events
+
+    def understood(self) -> None:
+        """What comes is a stream of this dialect."""
+        self._head = None
+
+    def _take_frames(self, frames: Any, events: list[StreamEvent]) -> None:
+        for frame in frames:
+            if not self._is_over and not self._is_strange:
+                self._take(frame, events)
+
+    def _take(self, frame: Frame, events: list[StreamEvent]) -> None:
+        data = frame.data.removeprefix(_BYTE_ORDER_MARK) if self._head is not None else frame.data
+        if data.strip() in _DONE:
+            self._take_done(events)
+        elif self._end is not None:
+            self._late_events += 1
+            self._late = (self._late + data[:_KEPT_BYTES] + b"\n")[:_KEPT_BYTES]
+        else:
+            wire = self._object_in(data)
+            if wire is None:
+                self._take_no_object(data, events)
+            else:
+                self._take_object(wire, frame.event, events)
+
+    def _object_in(self, data: bytes) -> dict[str, Any] | None:
+        try:
+            wire = self.decoded(data)
+        except (JsonError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        return wire if isinstance(wire, dict) else None
+
+    def _take_object(self, wire: dict[str, Any], name: str | None, events: list[StreamEvent]) -> None:
+        taken: list[StreamEvent] = []
+        try:
+            self.take(wire, name, taken)
+        except FormatError as error:
+            taken.append(stream_error(self._dialect, "protocol_violation", str(error)))
+        if taken and isinstance(taken[-1], MessageComplete):
+            self._end = taken.pop()  # type: ignore[assignment]
+        self._is_over = bool(taken) and isinstance(taken[-1], StreamError)
+        events.extend(taken)
+
+    def _take_no_object(self, data: bytes, events: list[StreamEvent]) -> None:
+        begin = data.lstrip()
+        if self._head is not None and self._is_by_line and (begin[:1] == b"<" or begin == b"{"):
+            self._is_strange = True
+            return
+        kept = _text(data[:_KEPT_BYTES])
+        self._fail(stream_error(self._dialect, "bad_event", "an event that is not a JSON object", tail=kept), events)
+
+    def _take_done(self, events: list[StreamEvent]) -> None:
+        if self._end is not None:
+            self._complete(events)
+        else:
+            self.understood()
+            self._fail(early_end(self._dialect, None, b""), events)
+
+    def _complete(self, events: list[StreamEvent]) -> None:
+        end = self._end
+        if end is not None and self._late:
+            late = _text(self._late.strip())
+            end = end.replace(provider_raw={"dialect": self._dialect, **(end.provider_raw or {}), "late": late})
+            _warn(self._dialect, self._late_events)
+        events.extend([end] if end is not None else [])
+        self._is_over = True
+
+    def _cut(self) -> StreamError:
+        head, tail = self._head, self._splitter.tail
+        if head is not None:
+            head = head.removeprefix(_BYTE_ORDER_MARK)
+        if self._is_by_line and tail.removeprefix(_BYTE_ORDER_MARK)[:1] == b"{":
+            head = None  # the first line, cut
+        return early_end(self._dialect, head, tail)
+
+    def _refuse(self, events: list[StreamEvent]) -> None:
+        kept = redacted(self._head or b"")
+        what = "something else came instead of a stream"
+        self._fail(stream_error(self._dialect, "bad_content_type", what, head=kept), events)
+
+    def _fail(self, error: StreamError, events: list[StreamEvent]) -> None:
+        events.append(error)
+        self._is_over = True
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
+
+
+def _warn(dialect: str, count: int) -> None:
+    import logging  # noqa: PLC0415  a fifth of the time that importing this package takes
+
+    logging.getLogger("dragoman.stream").warning("%s: %d events came after the end of a message", dialect, count)
+
+
+__all__ = ["FrameReader"]

@@ -1,0 +1,210 @@
+"""Writing a stream event by event: what is the same whatever the wire says.
+
+    class StreamWriter(EventWriter):
+        begun(start)                    the message begins
+        text(index, text, raw)          more words of a text; the first ones open it
+        thinking(index, text, raw)      the same for reasoning
+        call_begun(start)               a call; then its input, and its end
+        call_input(index, text)
+        call_ended(end)
+        whole(index, block)             a block that comes in one piece
+        completed(end, usage)           the proper end
+        failed(error)                   the end of what has failed
+
+Each gives the bytes for what it is told. Here is seen to it that they are called in order and only while the message
+goes on, that a character is written whole whose halves came apart, and that the end waits for what was consumed.
+
+The one rule: events that do not fold to a finished reply never give a stream that looks finished.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dragoman.event import (
+    BlockComplete,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+    fold,
+)
+from dragoman.exchange import ErrorClass, Fault, StopReason
+from dragoman.message import ContentBlock, ProviderRaw, TokenUsage
+
+_UNEXPLAINED: Final = fold([MessageStart(), MessageComplete(StopReason.ERROR)]).fault
+_INCOMPLETE: Final = fold([MessageStart()]).fault
+_HALF: Final = Fault(code="bad_event", message="half of a character in a text", retryable=True)
+_CLOSED: Final = "closed call"
+
+
+class EventWriter:
+    """Events in, bytes out."""
+
+    may_end_in_a_call = False  # whether the wire can end at the limit while a call is open
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, Any] = {}  # what each block is: the kind of its events
+        self._halves: dict[int, str] = {}
+        self._is_torn = False  # half of a character stood alone
+        self._is_begun = False
+        self._usage: TokenUsage | None = None
+        self._end: MessageComplete | None = None
+        self._is_over = False
+
+    def begun(self, start: MessageStart) -> bytes:
+        """The message begins."""
+        raise NotImplementedError
+
+    def text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
+        """More words of a text."""
+        raise NotImplementedError
+
+    def thinking(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
+        """More reasoning."""
+        raise NotImplementedError
+
+    def call_begun(self, start: ToolUseStart) -> bytes:
+        """A call begins."""
+        raise NotImplementedError
+
+    def call_input(self, index: int, text: str) -> bytes:
+        """More of the input of a call."""
+        raise NotImplementedError
+
+    def call_ended(self, end: ToolUseEnd) -> bytes:
+        """A call is complete."""
+        raise NotImplementedError
+
+    def whole(self, index: int, block: ContentBlock) -> bytes:
+        """A block in one piece."""
+        raise NotImplementedError
+
+    def completed(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:
+        """The proper end of the message."""
+        raise NotImplementedError
+
+    def failed(self, error: StreamError) -> bytes:
+        """The end of a message that has failed."""
+        raise NotImplementedError
+
+    @property
+    def usage(self) -> TokenUsage | None:
+        """What was consumed, as far as it is known."""
+        return self._usage
+
+    def feed(self, event: StreamEvent) -> bytes:
+        """The bytes for one event, as far as the wire can say it by itself."""
+        if self._is_over:
+            return b""
+        if isinstance(event, UsageUpdate):
+            self._usage = event.usage
+            return self._ended() if self._end is not None else b""
+        if self._end is not None:
+            return b""
+        if isinstance(event, StreamError):
+            return self._failing(event)
+        if isinstance(event, MessageStart) and not self._is_begun:
+            self._is_begun = True
+            return self.begun(event)
+        opened = b"" if self._is_begun else self.feed(MessageStart())
+        problem = self._problem(event)
+        return opened + (self._written(event) if problem is None else self._failing(StreamError(problem)))
+
+    def close(self) -> bytes:
+        """What is still owed: the end, if it waited, or that there was none."""
+        if self._is_over:
+            return b""
+        if self._end is not None:
+            return self._ended()
+        return self._failing(StreamError(_INCOMPLETE or _HALF))
+
+    def _written(self, event: StreamEvent) -> bytes:
+        match event:
+            case TextDelta(index, text, raw):
+                return self.text(index, self._whole(index, text), raw)
+            case ThinkingDelta(index, text, _, raw):
+                return self.thinking(index, self._whole(index, text), raw)
+            case ToolUseStart():
+                return self.call_begun(event)
+            case ToolUseInputDelta(index, text):
+                return self.call_input(index, self._whole(index, text))
+            case ToolUseEnd():
+                return self.call_ended(event)
+            case BlockComplete(index, block):
+                return self.whole(index, block)
+            case MessageComplete():
+                self._end = event
+                return self._ended() if self._usage is not None else b""
+            case _:
+                raise TypeError(f"{type(event).__name__} is not a stream event")
+
+    def _ended(self) -> bytes:
+        end = self._end
+        self._is_over = True
+        if end is None or end.stop_reason is StopReason.ERROR:
+            return self._failing(StreamError(_UNEXPLAINED or _HALF, end.provider_raw if end else None))
+        if self._halves or self._is_torn:
+            return self._failing(StreamError(_HALF))
+        return self.completed(end, self._usage)
+
+    def _failing(self, error: StreamError) -> bytes:
+        opened = b"" if self._is_begun else self.begun(MessageStart())
+        self._is_begun = self._is_over = True
+        return opened + self.failed(error)
+
+    def _problem(self, event: StreamEvent) -> Fault | None:
+        """What an event breaks of the order of events; the same that ``fold`` finds."""
+        match event:
+            case TextDelta(index) | ThinkingDelta(index):
+                if self._blocks.setdefault(index, type(event)) is not type(event):
+                    return _violation(f"a delta for block {index}, which is another block")
+            case ToolUseStart(index) | BlockComplete(index):
+                if index in self._blocks:
+                    return _violation(f"block {index} begins a second time")
+                self._blocks[index] = type(event)
+            case ToolUseInputDelta(index) | ToolUseEnd(index):
+                if self._blocks.get(index) is not ToolUseStart:
+                    return _violation(f"input for block {index}, which is no open tool call")
+                if isinstance(event, ToolUseEnd):
+                    self._blocks[index] = _CLOSED
+            case MessageStart():
+                return _violation("the message begins a second time")
+            case MessageComplete(stop_reason) if stop_reason is not StopReason.ERROR:
+                return self._problem_at_the_end(stop_reason)
+        return None
+
+    def _problem_at_the_end(self, stop_reason: StopReason) -> Fault | None:
+        if set(self._blocks) != set(range(len(self._blocks))):
+            return _violation("a block is missing between the others")
+        is_limit = stop_reason is StopReason.MAX_TOKENS
+        if ToolUseStart in self._blocks.values() and not (is_limit and self.may_end_in_a_call):
+            return Fault(code="tool_input_truncated", message="a call was cut off", retryable=True)
+        return None
+
+    def _whole(self, index: int, text: str) -> str:
+        """The text as far as its characters are whole. Half of one waits for the other half."""
+        text = self._halves.pop(index, "") + text if self._halves else text
+        try:
+            text.encode()
+            return text
+        except UnicodeEncodeError:
+            if "\ud800" <= text[-1] <= "\udbff":
+                self._halves[index], text = text[-1], text[:-1]
+            units = text.encode("utf-16-le", "surrogatepass")
+            made = units.decode("utf-16-le", "ignore")
+            self._is_torn = self._is_torn or made.encode("utf-16-le") != units
+            return made
+
+
+def _violation(what: str) -> Fault:
+    return Fault(code="protocol_violation", message=what, error_class=ErrorClass.SERVER_ERROR, retryable=True)
+
+
+__all__ = ["EventWriter"]
