@@ -101,11 +101,12 @@ def llama_cpp(installed: Path) -> Iterator[Server]:
     python = installed / "venv" / "bin" / "python"
     ask = "import importlib.metadata as m; print(m.version('xllamacpp'))"
     version = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.strip()
-    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w") as log:
-        command = [python, ROOT / "scripts" / "local_model.py", folder]
-        with _running(command, log) as process:
-            assert process.stdout is not None
-            yield Server(f"llama.cpp (xllamacpp {version})", process.stdout.readline().strip())
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        (Path(folder) / "log").open("w") as log,
+        _running([python, ROOT / "scripts" / "local_model.py", folder], log) as process,
+    ):
+        yield Server(f"llama.cpp (xllamacpp {version})", _address(process))
 
 
 @contextlib.contextmanager
@@ -118,9 +119,7 @@ def aimock(installed: Path) -> Iterator[Server]:
         fixtures.write_text(json.dumps({"fixtures": AIMOCK}), "utf-8")
         command = ["node", package / "dist" / "cli.js", "--port", "0", "--chunk-size", "7", "--fixtures", fixtures]
         with _running(command, subprocess.STDOUT) as process:
-            assert process.stdout is not None
-            address = next(found[0] for line in process.stdout if (found := re.search(r"http://[\d.]+:\d+", line)))
-            yield Server(f"aimock {version}", address)
+            yield Server(f"aimock {version}", _address(process))
 
 
 @contextlib.contextmanager
@@ -132,6 +131,15 @@ def _running(command: list[Any], log: Any) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.terminate()
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    """Where the process says that it listens."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if found := re.search(r"http://[\d.]+:\d+", line):
+            return found[0]
+    raise SystemExit(f"{process.args!r} ended before it listened")
 
 
 # --- recording -------------------------------------------------------------------------------------------------------
