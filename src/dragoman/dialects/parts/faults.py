@@ -42,13 +42,13 @@ def early_end(dialect: str, head: bytes | None, tail: bytes) -> StreamError:
     if head is not None and begin in (b"<", b"{"):
         what = "a page" if begin == b"<" else "a JSON object"
         return stream_error(dialect, "bad_content_type", f"{what} came instead of a stream", head=redacted(head))
-    kept = tail[:_TAIL_BYTES].decode("utf-8", "replace")
+    kept = tail[:_TAIL_BYTES].decode("utf-8", "backslashreplace")
     return stream_error(dialect, "stream_incomplete", "the stream ended before the message did", tail=kept)
 
 
 def redacted(head: bytes) -> str:
     """The first kilobyte as text, without what looks like a key."""
-    return _SECRET.sub(r"\1***", head[:HEAD_BYTES].decode("utf-8", "replace"))
+    return _SECRET.sub(r"\1***", head[:HEAD_BYTES].decode("utf-8", "backslashreplace"))
 
 
 def by_status(status: int | None) -> tuple[str, ErrorClass]:
