@@ -129,7 +129,7 @@ def texts_of_parts(parts: Any) -> list[str] | None:
 
 
 def _natural_reasoning(text: str, secret: str | None, form: str | None, cuts: list[int] | None) -> dict[str, Any]:
-    texts = _cut(text, cuts)
+    texts = cut_text(text, cuts)
     wire: dict[str, Any] = {"type": "reasoning", "summary": []}
     if form == "content":
         wire["content"] = [{"type": "reasoning_text", "text": part} for part in texts]
@@ -138,7 +138,7 @@ def _natural_reasoning(text: str, secret: str | None, form: str | None, cuts: li
     return wire if secret is None else {**wire, "encrypted_content": secret}
 
 
-def _cut(text: str, cuts: list[int] | None) -> list[str]:
+def cut_text(text: str, cuts: list[int] | None) -> list[str]:
     """The parts that a text was joined from, as long as it is still that text."""
     parts, at = [], 0
     for length in cuts or ():
@@ -157,18 +157,18 @@ def read_result(wire: dict[str, Any], where: str, conversation: Conversation) ->
     tool_use_id = conversation.answered_id(provider_id)
     result = ToolResultBlock(tool_use_id, tuple(blocks))
     note = provider_id if provider_id != tool_use_id else None
-    natural = _natural_result(result, note, form, _nobody_minds)
+    natural = _natural_result(result, note, form, nobody_minds)
     return result.replace(provider_raw=noted(NAME, natural, wire, id=note, form=form))
 
 
 def _natural_result(result: ToolResultBlock, provider_id: str | None, form: str | None, lose: Lose) -> dict[str, Any]:
     output: Any = []
     for block in result.content:
-        reason = _cannot_say(block, Role.TOOL)
+        reason = cannot_say(block, Role.TOOL)
         if reason is None and not is_part(block):
             reason = "a result holds only texts, images and files"
         if reason is None:
-            output.append(_written_part(block, Role.TOOL))
+            output.append(written_part(block, Role.TOOL))
         else:
             lose(block.type, reason)
     if form is None and (not output or (len(output) == 1 and set(output[0]) == {"type", "text"})):
@@ -177,7 +177,7 @@ def _natural_result(result: ToolResultBlock, provider_id: str | None, form: str 
     return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
-def _nobody_minds(_what: str, _why: str) -> None:
+def nobody_minds(_what: str, _why: str) -> None:
     """What was just read here can be written here."""
 
 
@@ -241,7 +241,7 @@ def _written_url(source: ImageSource, media_type: str) -> str:
     return source.data if source.kind == "url" else f"data:{media_type};base64,{source.data}"
 
 
-def _written_part(block: ContentBlock, role: Role) -> dict[str, Any]:
+def written_part(block: ContentBlock, role: Role) -> dict[str, Any]:
     if isinstance(block, OpaqueBlock):
         return block.wire
     notes = notes_of(getattr(block, "provider_raw", None), NAME)
@@ -256,7 +256,7 @@ def is_part(block: ContentBlock) -> bool:
     return isinstance(block, TextBlock | ImageBlock | DocumentBlock)
 
 
-def _cannot_say(block: ContentBlock, role: Role) -> str | None:
+def cannot_say(block: ContentBlock, role: Role) -> str | None:
     """Why this wire cannot carry a block; ``None`` if it can."""
     match block:
         case OpaqueBlock(dialect=dialect):
@@ -280,7 +280,7 @@ def written_items(
     items: list[dict[str, Any]] = []
     run: list[ContentBlock] = []
     for block in content:
-        reason = _cannot_say(block, role)
+        reason = cannot_say(block, role)
         if reason is not None:
             lose(block.type, reason)
             continue
@@ -298,7 +298,7 @@ def written_items(
 def _message_item(blocks: list[ContentBlock], role: Role, raw: ProviderRaw | None) -> dict[str, Any]:
     """What was said, as one item; a model's is remembered by its first block, anybody else's by the message."""
     notes = notes_of(getattr(blocks[0], "provider_raw", None) if role is Role.ASSISTANT else raw, NAME)
-    parts = [_written_part(block, role) for block in blocks]
+    parts = [written_part(block, role) for block in blocks]
     content: Any = parts
     if notes.get("content") == "string" and len(parts) == 1 and set(parts[0]) == {"type", "text"}:
         content = parts[0]["text"]

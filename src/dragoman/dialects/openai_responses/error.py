@@ -5,6 +5,7 @@ The one rule: a failure that nobody has a word for is still a fault, with the co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -13,17 +14,15 @@ import msgspec
 from dragoman.dialects.openai_responses.blocks import NAME
 from dragoman.dialects.parts.faults import by_status
 from dragoman.dialects.parts.headers import retry_after_s
-from dragoman.exchange import (
-    ErrorClass,
-    Fault,
-    Written,
-)
+from dragoman.dialects.parts.scalars import text_or_none
+from dragoman.exchange import ErrorClass, Fault, Written
 
 _ERROR_CODES: Final = {
     "server_error": ("server_error", ErrorClass.SERVER_ERROR),
     "rate_limit_exceeded": ("rate_limited", ErrorClass.RATE_LIMIT),
     "invalid_api_key": ("unauthorized", ErrorClass.AUTH),
     "context_length_exceeded": ("context_overflow", ErrorClass.CONTEXT_OVERFLOW),
+    "exceed_context_size_error": ("context_overflow", ErrorClass.CONTEXT_OVERFLOW),  # llama.cpp
     "model_not_found": ("not_found", ErrorClass.INVALID_REQUEST),
     "server_is_overloaded": ("overloaded", ErrorClass.RATE_LIMIT),
     "insufficient_quota": ("forbidden", ErrorClass.AUTH),
@@ -49,6 +48,7 @@ _KINDS: Final = {  # what the wire calls the type of an error, beside its code
     ErrorClass.CONTEXT_OVERFLOW: "invalid_request_error",
 }
 _RETRYABLE: Final = frozenset({ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK})
+_NAMED_REQUEST: Final = re.compile(r"request ID (req_\w+)")  # inside a stream only the message names it
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
@@ -76,7 +76,17 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
         status=status,
         provider=NAME,
         provider_code=words[0] if words else None,
-        request_id=headers.get("x-request-id") or None,
+        request_id=headers.get("x-request-id") or _request_id(body, message),
+    )
+
+
+def _request_id(body: Any, message: str) -> str | None:
+    named = _NAMED_REQUEST.search(message)
+    if named is not None or not isinstance(body, dict):
+        return named.group(1) if named is not None else None
+    inner = body.get("error")
+    return text_or_none(body.get("request_id")) or text_or_none(
+        inner.get("request_id") if isinstance(inner, dict) else None
     )
 
 

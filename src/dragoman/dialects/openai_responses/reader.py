@@ -1,16 +1,17 @@
 """Reading a stream: server-sent events that build up items, and a last one that repeats the whole response.
 
-Bytes come in, cut anywhere; events go out. The one rule: what was cut, damaged or out of order ends with a fault.
+Bytes come in, cut anywhere; events go out. An item is put together as it stood on the wire, and read as a whole one
+when it is done. The last event repeats everything, and its word counts, because an item may come with another
+encryption there: what it says otherwise about a text that grew is passed on as its residue, and about an item that was
+passed on whole it is kept with the reply (``revised``).
+
+The one rule: what was cut, damaged or out of order ends with a fault, and what came before is kept.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Collection
 from typing import Any, Final
-
-import msgspec
 
 from dragoman.dialects.openai_responses.blocks import (
     BETWEEN,
@@ -18,16 +19,32 @@ from dragoman.dialects.openai_responses.blocks import (
     part_text,
     read_call,
     read_item,
+    read_part,
     read_reasoning,
     read_said,
     texts_of_parts,
 )
 from dragoman.dialects.openai_responses.error import read_error
-from dragoman.dialects.openai_responses.reply import read_reply
+from dragoman.dialects.openai_responses.items import (
+    EMPTY_PARTS,
+    Item,
+    Numbers,
+    ViolationError,
+    as_far_as_it_came,
+    decoded,
+    is_object,
+    is_same_json,
+    names_of,
+    place_of,
+    replacing,
+)
+from dragoman.dialects.openai_responses.reply import natural_reply, reply_from
 from dragoman.dialects.parts.conversation import Conversation, an_object
+from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.dialects.parts.framing import FramingError, splitter
+from dragoman.dialects.parts.residue import difference, noted
 from dragoman.dialects.parts.scalars import text_or_none
-from dragoman.errors import FormatError, JsonError
+from dragoman.errors import FormatError
 from dragoman.event import (
     BlockComplete,
     MessageComplete,
@@ -41,175 +58,144 @@ from dragoman.event import (
     ToolUseStart,
     UsageUpdate,
 )
-from dragoman.exchange import (
-    ErrorClass,
-    Fault,
-)
-from dragoman.jsontext import OWN, read_json
-from dragoman.message import (
-    ProviderRaw,
-    TextBlock,
-    ThinkingBlock,
-)
+from dragoman.exchange import Reply, StopReason
+from dragoman.message import ProviderRaw, Role, TextBlock, ThinkingBlock
 
-
-class _Item:
-    """An output item in the making: as it stands on the wire, and what of it has been passed on."""
-
-    def __init__(self, place: int, wire: dict[str, Any], index: int) -> None:
-        self.place = place
-        self.wire = wire
-        self.indexes = [index]  # of its blocks, by part
-        self.numbers: dict[int, int] = {}  # what the wire calls each part of a message
-        self.passed: dict[int, str] = {}  # the texts that were passed on, by part
-        self.closed: set[int] = set()  # the parts that have ended
-        self.call_id: str | None = None  # our id, for a call that has begun
-        self.source: str | None = None  # what is shown of reasoning: "summary" or "content"
-        self.raws: dict[int, ProviderRaw | None] = {}  # the residue that was passed on, by part
-        self.is_done = False
-
-    @property
-    def kind(self) -> str:
-        return str(self.wire.get("type", "message"))
-
-    @property
-    def parts(self) -> list[Any]:
-        """The parts of a message."""
-        content = self.wire.get("content") if self.kind == "message" else None
-        return content if isinstance(content, list) else []
-
-    def part(self, wire: dict[str, Any]) -> int:
-        """The part that an event is about. Some servers count on from the item before, so the order counts."""
-        return self.numbers.setdefault(_place_of(wire, "content_index"), len(self.numbers))
-
-
-class _ViolationError(Exception):
-    """An event that cannot come here."""
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_LATE_BYTES: Final = 4096
 
 
 class StreamReader:
-    """Bytes in, events out. Each item is put together as it stood on the wire, and read as a whole one at its end.
-
-    The last event repeats the whole response, and its word counts: an item may come with another encryption there.
-    So what arrives whole (an opaque block, encrypted reasoning) is passed on at the end only.
-    """
+    """Bytes in, events out."""
 
     def __init__(self, framing: str | None = None) -> None:
         self._splitter = splitter(framing or "sse")
+        self._head: bytes | None = b""  # what came before the first event
         self._conversation = Conversation()
-        self._items: dict[int, _Item] = {}  # by their place
+        self._numbers = Numbers()
+        self._items: list[Item] = []  # in the order of their places
+        self._open: dict[int, Item] = {}  # those that are not done, by their place
         self._blocks = 0  # how many there are so far
         self._begun = False
-        self._ended = False
-        self._failed = False
-        self._number = -1  # the highest sequence number so far
-        self._numbered: dict[int, int] = {}  # what came under each number
+        self._end: MessageComplete | None = None
+        self._late = b""  # what came after it
+        self._is_over = False
 
     def feed(self, data: bytes) -> list[StreamEvent]:
         """The events that these bytes complete."""
         events: list[StreamEvent] = []
-        if self._failed:
+        if self._is_over:
             return events
+        if self._head is not None and len(self._head) < HEAD_BYTES:
+            self._head += data[:HEAD_BYTES]
         try:
             for frame in self._splitter.feed(data):
                 self._take(frame.data, events)
         except FramingError as error:
-            self._fail("bad_event", str(error), events)
+            self._fail(stream_error(NAME, "bad_event", str(error)), events)
         return events
 
     def close(self) -> list[StreamEvent]:
         """The events at the end of the stream; a fault, if it ended too early."""
         events: list[StreamEvent] = []
-        if not self._failed:
+        if not self._is_over:
             for frame in self._splitter.close():
                 self._take(frame.data, events)
-        if not self._failed and not self._ended:
-            tail = self._splitter.tail[:4096].decode("utf-8", "replace")
-            self._fail("stream_incomplete", "the stream ended before the response did", events, tail=tail or None)
+        if self._end is not None:
+            self._complete(self._end, events)
+        elif not self._is_over:
+            head = self._head.removeprefix(_BYTE_ORDER_MARK) if self._head is not None else None
+            self._fail(early_end(NAME, head, self._splitter.tail), events)
         return events
 
     def _take(self, data: bytes, events: list[StreamEvent]) -> None:
-        if self._ended or self._failed:
+        self._head = None
+        if self._is_over:
             return
         if data.strip() == b"[DONE]":
-            self._fail("stream_incomplete", "the stream ended before the response did", events)
+            if self._end is not None:
+                self._complete(self._end, events)
+            else:
+                self._fail(early_end(NAME, None, b""), events)
             return
-        wire = _decoded(data)
-        if not isinstance(wire, dict):
-            self._fail("bad_event", "an event that is not a JSON object", events)
-            return
+        wire = decoded(data)
+        try:
+            if isinstance(wire, dict) and self._numbers.are_repeated(wire.get("sequence_number"), data):
+                return
+            if self._end is not None:
+                self._late += data[: _LATE_BYTES - len(self._late)]
+            elif isinstance(wire, dict):
+                self._take_event(wire, events)
+            else:
+                self._fail(stream_error(NAME, "bad_event", "an event that is not a JSON object"), events)
+        except (ViolationError, FormatError) as problem:
+            self._fail(stream_error(NAME, "protocol_violation", str(problem)), events)
+        except RecursionError:
+            self._fail(stream_error(NAME, "bad_event", "an event that is nested too deeply"), events)
+
+    def _take_event(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         kind = wire.get("type")
         if kind is None and wire.get("error"):
             kind = "error"
         handler = _HANDLERS.get(str(kind))
-        try:
-            if not self._is_repeated(wire, data) and handler is not None:
-                handler(self, wire, events)
-        except (_ViolationError, FormatError) as problem:
-            self._fail("protocol_violation", str(problem), events)
+        if handler is not None:
+            handler(self, wire, events)
 
-    def _is_repeated(self, wire: dict[str, Any], data: bytes) -> bool:
-        """Whether this very event came before. Some servers number nothing, or everything alike."""
-        number = wire.get("sequence_number")
-        if type(number) is not int:
-            return False
-        if number > self._number:
-            self._number = number
-            self._numbered[number] = hash(data)
-            return False
-        if self._numbered.get(number) == hash(data):
-            return True
-        if self._number > 0:
-            raise _ViolationError(f"event {number} came after event {self._number}")
-        return False
+    def _complete(self, end: MessageComplete, events: list[StreamEvent]) -> None:
+        """The end, when nothing can follow it any more."""
+        if self._late:
+            import logging  # noqa: PLC0415  a fifth of the time that importing this package takes
 
-    def _fail(self, code: str, message: str, events: list[StreamEvent], tail: str | None = None) -> None:
-        self._save_whole_ones(events)
-        error_class = ErrorClass.NETWORK if code == "stream_incomplete" else ErrorClass.SERVER_ERROR
-        fault = Fault(code=code, message=message, error_class=error_class, retryable=True, provider=NAME)
-        events.append(StreamError(fault, {"dialect": NAME, "tail": tail} if tail else None))
-        self._failed = True
+            logging.getLogger("dragoman.stream").warning("%s: ignored what came after the end of a message", NAME)
+            late = self._late.decode("utf-8", "backslashreplace")
+            end = end.replace(provider_raw={"dialect": NAME, **(end.provider_raw or {}), "late": late})
+        events.append(end)
+        self._end, self._is_over = None, True
+
+    def _fail(self, error: StreamError, events: list[StreamEvent]) -> None:
+        if self._end is None:  # after the end nothing can fail
+            events.append(error)
+            self._is_over = True
 
     # The response
 
     def _created(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         if self._begun:
-            raise _ViolationError("response.created came a second time")
+            raise ViolationError("response.created came a second time")
         response = an_object(wire.get("response"), "response.created")
         self._begun = True
-        events.append(MessageStart(text_or_none(response.get("model"))))
+        model = text_or_none(response.get("model"))
+        natural = {**natural_reply(Reply(stop_reason=StopReason.UNKNOWN, model=model)), "status": "in_progress"}
+        rest = {key: value for key, value in response.items() if key != "output"}
+        events.append(MessageStart(model, noted(NAME, natural, rest) or {"dialect": NAME}))
 
     def _terminal(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         response = an_object(wire.get("response"), str(wire.get("type")))
         if not self._begun:
-            raise _ViolationError("the response ends before it began")
+            raise ViolationError("the response ends before it began")
         output = response.get("output")
-        self._settle(output if isinstance(output, list) else [], events)
-        for item in self._items.values():
-            if not item.is_done and response.get("status") == "completed":
-                raise _ViolationError(f"the response ends while item {item.place} is open")
-            if not item.is_done and item.kind != "function_call":
-                self._finish(item, _as_far_as_it_came(item), events)
-        whole = read_reply({**response, "output": [item.wire for item in self._items.values()]})
-        self._pass_on_whole_ones(events)
+        revised = self._settle(output if isinstance(output, list) else [], events)
+        for item in list(self._open.values()):
+            if response.get("status") == "completed":
+                raise ViolationError(f"the response ends while item {item.place} is open")
+            if item.kind != "function_call":
+                self._finish(item, as_far_as_it_came(item), events)
+        whole = reply_from(response, [item.wire for item in self._items], revised)
         if whole.usage is not None:
             events.append(UsageUpdate(whole.usage))
         if whole.fault is not None:
-            events.append(StreamError(whole.fault, whole.provider_raw))
-            self._failed = True
-            return
-        events.append(MessageComplete(whole.stop_reason, None, whole.provider_raw))
-        self._ended = True
+            self._fail(StreamError(whole.fault, whole.provider_raw), events)
+        else:
+            self._end = MessageComplete(whole.stop_reason, None, whole.provider_raw)
 
     def _error(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
-        self._save_whole_ones(events)
-        events.append(StreamError(read_error(None, {}, wire)))
-        self._failed = True
+        self._fail(StreamError(read_error(None, {}, wire)), events)
 
     # Items
 
-    def _begin_item(self, place: int, wire: dict[str, Any], events: list[StreamEvent]) -> _Item:
-        item = self._items[place] = _Item(place, wire, self._blocks)
+    def _begin_item(self, place: int, wire: dict[str, Any], events: list[StreamEvent]) -> Item:
+        item = self._open[place] = Item(place, wire, self._blocks)
+        self._items.append(item)
         self._blocks += 1
         if item.kind == "function_call":
             self._begin_call(item, events)
@@ -218,49 +204,53 @@ class StreamReader:
             self._fill(item, part, part_text(said), events)
         return item
 
-    def _index(self, item: _Item, part: int) -> int:
+    @property
+    def _last_place(self) -> int:
+        return self._items[-1].place if self._items else -1
+
+    def _index(self, item: Item, part: int) -> int:
         """The index of a block. Blocks stand in the order in which they begin, so a part belongs to the last item."""
-        if part == len(item.indexes) and item.place == max(self._items):
+        if part == len(item.indexes) and item is self._items[-1]:
             item.indexes.append(self._blocks)
             self._blocks += 1
         if not 0 <= part < len(item.indexes):
-            raise _ViolationError(f"part {part} of item {item.place} cannot begin here")
+            raise ViolationError(f"part {part} of item {item.place} cannot begin here")
         return item.indexes[part]
 
     def _item_added(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
-        place, last = wire.get("output_index"), max(self._items, default=-1)
+        place = wire.get("output_index")
         if type(place) is not int:
-            place = last + 1
-        if not self._begun or place <= last:
-            raise _ViolationError(f"item {place} cannot begin here")
+            place = self._last_place + 1
+        if not self._begun or place <= self._last_place:
+            raise ViolationError(f"item {place} cannot begin here")
         self._begin_item(place, an_object(wire.get("item"), "response.output_item.added"), events)
 
     def _item_done(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         item = self._open_item(wire)
         self._finish(item, an_object(wire.get("item"), "response.output_item.done"), events)
 
-    def _open_item(self, wire: dict[str, Any]) -> _Item:
+    def _open_item(self, wire: dict[str, Any]) -> Item:
         """The item that an event is about. Some servers leave out its place, and then its id has to do."""
-        place, item_id = wire.get("output_index"), wire.get("item_id")
-        if item_id is None and isinstance(wire.get("item"), dict):
-            item_id = wire["item"].get("id") or wire["item"].get("call_id")
+        place = wire.get("output_index")
         if type(place) is int:
-            found = self._items.get(place)
+            found = self._open.get(place)
         else:
-            unfinished = [item for item in self._items.values() if not item.is_done]
-            named = [item for item in unfinished if str(item_id) in _names(item.wire)]
-            found = next(reversed(named or unfinished), None)
-        if found is None or found.is_done:
-            raise _ViolationError(f"{wire.get('type')} for item {place}, which is not open")
+            item_id = wire.get("item_id")
+            if item_id is None and isinstance(wire.get("item"), dict):
+                item_id = wire["item"].get("id") or wire["item"].get("call_id")
+            named = [item for item in self._open.values() if str(item_id) in names_of(item.wire)]
+            found = next(reversed(named or list(self._open.values())), None)
+        if found is None:
+            raise ViolationError(f"{wire.get('type')} for item {place}, which is not open")
         return found
 
-    def _finish(self, item: _Item, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _finish(self, item: Item, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         """The item is complete: pass on what is missing of it, and its residue."""
         if str(wire.get("type", "message")) != item.kind:
-            raise _ViolationError(f"item {item.place} began as {item.kind} and ended as {wire.get('type')}")
+            raise ViolationError(f"item {item.place} began as {item.kind} and ended as {wire.get('type')}")
         item.wire = wire
-        if item.kind == "message" and len(item.parts) < len(item.passed):
-            item.wire = _as_far_as_it_came(item)
+        if item.kind == "message" and len(item.parts) < len(item.pieces):
+            item.wire = as_far_as_it_came(item)
         for part, said in enumerate(item.parts):
             self._index(item, part)
             self._fill(item, part, part_text(said), events)
@@ -270,102 +260,121 @@ class StreamReader:
         elif item.kind == "function_call":
             self._end_call(item, events)
         self._pass_on_residue(item, events)
+        self._pass_on_whole(item, events)
         item.is_done = True
+        del self._open[item.place]
 
-    def _settle(self, output: list[Any], events: list[StreamEvent]) -> None:
-        """Compare what came in pieces with what the last event repeats, and make up for what is missing or other."""
-        unmatched = list(self._items.values())
+    def _settle(self, output: list[Any], events: list[StreamEvent]) -> dict[str, Any]:
+        """Make up for what is missing of what the last event repeats; what it says otherwise of items passed on."""
+        unmatched = list(self._items)
+        revised: dict[str, Any] = {}
         for place, wire in enumerate(output):
             an_object(wire, f"output[{place}]")
-            known = [item for item in unmatched if _names(item.wire) & _names(wire)]
+            known = [item for item in unmatched if names_of(item.wire) & names_of(wire)]
             alike = [item for item in unmatched if item.kind == str(wire.get("type", "message"))]
             item = next(iter(known or alike), None)
             if item is None:
-                item = self._begin_item(max(self._items, default=-1) + 1, wire, events)
+                item = self._begin_item(self._last_place + 1, wire, events)
             else:
                 unmatched.remove(item)
             if not item.is_done:
                 self._finish(item, wire, events)
-            elif item.kind != "function_call" and item.wire != wire:
-                self._revise(item, wire, events)
+            elif item.wire != wire:
+                self._revise(item, wire, revised, events)
+        return revised
 
-    def _revise(self, item: _Item, wire: dict[str, Any], events: list[StreamEvent]) -> None:
-        before, item.wire = item.wire, wire
-        if len(item.parts) < len(item.passed) and item.kind == "message":
-            item.wire = before  # it repeats less than it said
-        self._pass_on_residue(item, events)
+    def _revise(self, item: Item, wire: dict[str, Any], revised: dict[str, Any], events: list[StreamEvent]) -> None:
+        if item.raws:  # it grew
+            before, item.wire = item.wire, wire
+            if len(item.parts) < len(item.pieces) and item.kind == "message":
+                item.wire = before  # it repeats less than it said
+            self._pass_on_residue(item, events)
+            return
+        if item.kind == "function_call" and not is_same_json(wire.get("arguments"), item.wire["arguments"]):
+            raise ViolationError(f"the response repeats other arguments for item {item.place}")
+        name = item.wire.get("id")
+        if isinstance(name, str):
+            revised[name] = difference(item.wire, wire)
 
-    def _pass_on_residue(self, item: _Item, events: list[StreamEvent]) -> None:
+    def _pass_on_residue(self, item: Item, events: list[StreamEvent]) -> None:
         """What a block that grew has besides its text, as far as that is news."""
         if item.kind == "message" and item.wire.get("content"):
             said = read_said(item.wire, f"output[{item.place}]", joins=True)
             for part, block in enumerate(said):
                 raw = item.raws.get(part)
                 news = getattr(block, "provider_raw", None)
-                if not isinstance(block, TextBlock) and part not in item.passed:
+                if not isinstance(block, TextBlock) and part not in item.pieces:
                     continue
                 if part not in item.raws or news != raw:
-                    events.append(TextDelta(self._index(item, part), "", _replacing(raw, news)))
-                    item.passed.setdefault(part, "")
+                    events.append(TextDelta(self._index(item, part), "", replacing(raw, news)))
+                    item.pieces.setdefault(part, [])
                     item.raws[part] = news
-        elif item.kind == "reasoning" and item.passed:
+        elif item.kind == "reasoning" and item.pieces:
             thought = read_reasoning(item.wire, item.source)
             if isinstance(thought, ThinkingBlock) and (0 not in item.raws or thought.provider_raw != item.raws[0]):
-                raw = _replacing(item.raws.get(0), thought.provider_raw)
+                raw = replacing(item.raws.get(0), thought.provider_raw)
                 events.append(ThinkingDelta(item.indexes[0], "", thought.signature, raw))
                 item.raws[0] = thought.provider_raw
             elif isinstance(thought, ThinkingBlock) and thought.signature is not None:
                 events.append(ThinkingDelta(item.indexes[0], "", thought.signature))
 
-    def _pass_on_whole_ones(self, events: list[StreamEvent]) -> None:
-        """The blocks that did not grow: they were kept back until nothing about them can change."""
-        for item in self._items.values():
-            if not item.is_done or item.kind == "function_call":
-                continue
-            blocks = read_item(item.wire, f"output[{item.place}]", Conversation(), [])
-            for part, block in enumerate(blocks):
-                if part not in item.passed:
-                    events.append(BlockComplete(self._index(item, part), block))
-                    item.passed[part] = ""
-
-    def _save_whole_ones(self, events: list[StreamEvent]) -> None:
-        """The same in a stream that has failed, where the last of them may be what made it fail."""
-        with contextlib.suppress(_ViolationError, FormatError):
-            self._pass_on_whole_ones(events)
+    def _pass_on_whole(self, item: Item, events: list[StreamEvent]) -> None:
+        """The blocks that did not grow."""
+        if item.kind == "function_call":
+            return
+        for part, block in enumerate(read_item(item.wire, f"output[{item.place}]", Conversation(), [])):
+            if part not in item.pieces:
+                events.append(BlockComplete(self._index(item, part), block))
+                item.pieces[part] = []
 
     # Texts
 
-    def _fill(self, item: _Item, part: int, whole: str | None, events: list[StreamEvent]) -> None:
+    def _fill(self, item: Item, part: int, whole: str | None, events: list[StreamEvent]) -> None:
         """Pass on what is missing of a text that is known as a whole now."""
         if whole is None:
             return
-        passed = item.passed.get(part, "")
-        if not whole.startswith(passed):
-            raise _ViolationError(f"the pieces of item {item.place} do not add up to its text")
-        self._pass_on(item, part, whole[len(passed) :], events)
+        said = item.said(part)
+        if not whole.startswith(said):
+            raise ViolationError(f"the pieces of item {item.place} do not add up to its text")
+        self._pass_on(item, part, whole[len(said) :], events)
 
-    def _pass_on(self, item: _Item, part: int, text: str, events: list[StreamEvent]) -> None:
+    def _pass_on(self, item: Item, part: int, text: str, events: list[StreamEvent]) -> None:
         index = self._index(item, part)
-        passed = item.passed.get(part, "")
-        item.passed[part] = _whole(passed + text) if passed and "\ud800" <= passed[-1] <= "\udbff" else passed + text
+        pieces = item.pieces.setdefault(part, [])
         if not text:
             return
+        pieces.append(text)
         if item.kind == "message":
-            events.append(TextDelta(index, text))
+            events.append(TextDelta(index, text, None if part in item.raws else self._opening(item, part)))
         elif item.kind == "reasoning":
-            events.append(ThinkingDelta(index, text))
+            item.cuts[-1] += len(text)
+            events.append(ThinkingDelta(index, text, None, None if part in item.raws else self._opening(item, part)))
         else:
             events.append(ToolUseInputDelta(index, text))
+
+    def _opening(self, item: Item, part: int) -> ProviderRaw | None:
+        """What is known of a block when it begins, in the form of its residue: a hint for writers."""
+        if item.kind == "reasoning":
+            wire = {**item.wire, str(item.source): []}
+            raw = getattr(read_reasoning(wire, item.source), "provider_raw", None)
+        else:
+            begun = item.begun.get(part) or EMPTY_PARTS["response.output_text.delta"]
+            wire = {**item.wire, "content": [begun]}
+            block = read_said(wire, "", joins=True)[0] if part == 0 else read_part(begun, Role.ASSISTANT)
+            raw = block.provider_raw if isinstance(block, TextBlock) else None
+        item.raws[part] = raw
+        return raw
 
     def _part_added(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         item = self._open_item(wire)
         if item.kind != "message":
             return
-        part = item.part(wire)
-        if part in item.passed:
-            raise _ViolationError(f"part {part} of item {item.place} begins a second time")
-        text = part_text(wire.get("part"))
-        if text is not None:
+        part, begun = item.part(wire), wire.get("part")
+        if part in item.pieces:
+            raise ViolationError(f"part {part} of item {item.place} begins a second time")
+        text = part_text(begun)
+        if isinstance(begun, dict) and text is not None:
+            item.begun[part] = {**begun, "refusal" if begun.get("type") == "refusal" else "text": ""}
             self._pass_on(item, part, text, events)
 
     def _part_done(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
@@ -377,9 +386,12 @@ class StreamReader:
 
     def _text_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         item, text = self._open_item(wire), wire.get("delta")
-        if item.kind != "message" or item.part(wire) in item.closed or not isinstance(text, str):
-            raise _ViolationError(f"{wire.get('type')} for item {item.place}, which takes none there")
-        self._pass_on(item, item.part(wire), text, events)
+        part = item.part(wire)
+        if item.kind != "message" or part in item.closed or not isinstance(text, str):
+            raise ViolationError(f"{wire.get('type')} for item {item.place}, which takes none there")
+        if part not in item.pieces:
+            item.begun.setdefault(part, EMPTY_PARTS[str(wire.get("type"))])
+        self._pass_on(item, part, text, events)
 
     def _text_done(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         item, text = self._open_item(wire), wire.get("text", wire.get("refusal"))
@@ -389,46 +401,56 @@ class StreamReader:
     def _thought_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         """More of a summary or of the reasoning itself, whichever came first; the parts of it are one text."""
         item, text = self._open_item(wire), wire.get("delta")
-        source = "summary" if "summary" in str(wire.get("type")) else "content"
         if item.kind != "reasoning" or not isinstance(text, str):
-            raise _ViolationError(f"{wire.get('type')} for item {item.place}, which takes none")
-        if self._opens_thought(item, source, _place_of(wire, f"{source}_index"), events):
+            raise ViolationError(f"{wire.get('type')} for item {item.place}, which takes none")
+        if self._opens_thought(item, wire, events):
             self._pass_on(item, 0, text, events)
 
     def _thought_added(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
-        item = self._open_item(wire)
-        source = "summary" if "summary" in str(wire.get("type")) else "content"
-        part = wire.get("part")
-        text = part_text(part) if isinstance(part, dict) else None
-        is_shown = item.kind == "reasoning" and self._opens_thought(
-            item, source, _place_of(wire, f"{source}_index"), events
-        )
-        if is_shown and text:
+        item, text = self._open_item(wire), part_text(wire.get("part"))
+        if item.kind == "reasoning" and self._opens_thought(item, wire, events) and text:
             self._pass_on(item, 0, text, events)
 
-    def _opens_thought(self, item: _Item, source: str, part: int, events: list[StreamEvent]) -> bool:
+    def _opens_thought(self, item: Item, wire: dict[str, Any], events: list[StreamEvent]) -> bool:
+        """Whether an event is about what is shown of reasoning; a part of it that is new is parted from the others."""
+        source = "summary" if "summary" in str(wire.get("type")) else "content"
+        part = place_of(wire, f"{source}_index")
         if item.source is None:
             item.source = source
         if item.source != source:
             return False
-        if item.closed and part < max(item.closed):
-            raise _ViolationError(f"part {part} of item {item.place} goes on after the next one began")
-        for begun in range(max(item.closed, default=-1) + 1, part + 1):
+        last = len(item.closed) - 1
+        if part < last:
+            raise ViolationError(f"part {part} of item {item.place} goes on after the next one began")
+        if part - last > _PARTS:
+            raise ViolationError(f"part {part} of item {item.place} cannot begin here")
+        for begun in range(last + 1, part + 1):
             if begun > 0:
-                self._pass_on(item, 0, BETWEEN, events)
+                self._part_thoughts(item, events)
             item.closed.add(begun)
         return True
 
+    def _part_thoughts(self, item: Item, events: list[StreamEvent]) -> None:
+        raw: ProviderRaw = self._opening(item, 0) or {"dialect": NAME} if 0 not in item.raws else {"dialect": NAME}
+        raw = {**raw, "cuts": [*item.cuts, 0]}
+        item.raws[0] = {**(item.raws.get(0) or {}), **raw}
+        item.pieces.setdefault(0, []).append(BETWEEN)
+        item.cuts.append(0)
+        events.append(ThinkingDelta(item.indexes[0], BETWEEN, None, raw))
+
     # Calls
 
-    def _begin_call(self, item: _Item, events: list[StreamEvent]) -> None:
+    def _begin_call(self, item: Item, events: list[StreamEvent]) -> None:
         """A call begins when its name is known, which for some servers is at its end."""
         provider_id, name = item.wire.get("call_id"), item.wire.get("name")
         if item.call_id is not None or not isinstance(provider_id, str) or not isinstance(name, str):
             return
         item.call_id = self._conversation.call_id(provider_id)
-        events.append(ToolUseStart(item.indexes[0], item.call_id, name))
-        for early in (item.passed.pop(0, ""), text_or_none(item.wire.get("arguments")) if not item.is_done else None):
+        natural = {"type": "function_call", "call_id": provider_id, "name": name}
+        begun = {key: value for key, value in item.wire.items() if key != "arguments"}
+        note = provider_id if provider_id != item.call_id else None
+        events.append(ToolUseStart(item.indexes[0], item.call_id, name, noted(NAME, natural, begun, id=note)))
+        for early in ("".join(item.pieces.pop(0, ())), text_or_none(item.wire.get("arguments"))):
             if early:
                 self._pass_on(item, 0, early, events)
                 break
@@ -436,9 +458,9 @@ class StreamReader:
     def _input_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         item, text = self._open_item(wire), wire.get("delta")
         if item.kind != "function_call" or 0 in item.closed or not isinstance(text, str):
-            raise _ViolationError(f"{wire.get('type')} for item {item.place}, which takes none")
+            raise ViolationError(f"{wire.get('type')} for item {item.place}, which takes none")
         if item.call_id is None:
-            item.passed[0] = item.passed.get(0, "") + text
+            item.pieces.setdefault(0, []).append(text)
         else:
             self._pass_on(item, 0, text, events)
 
@@ -450,19 +472,24 @@ class StreamReader:
             self._fill_input(item, text, events)
         item.closed.add(0)
 
-    def _fill_input(self, item: _Item, whole: str, events: list[StreamEvent]) -> None:
-        passed = item.passed.get(0, "")
-        if whole.startswith(passed):
-            self._pass_on(item, 0, whole[len(passed) :], events)
-        elif not _is_same_json(whole, passed):
-            raise _ViolationError(f"the pieces of item {item.place} do not add up to its arguments")
+    def _fill_input(self, item: Item, whole: str, events: list[StreamEvent]) -> None:
+        said = item.said(0)
+        if whole.startswith(said):
+            self._pass_on(item, 0, whole[len(said) :], events)
+        elif not is_same_json(whole, said):
+            raise ViolationError(f"the pieces of item {item.place} do not add up to its arguments")
 
-    def _end_call(self, item: _Item, events: list[StreamEvent]) -> None:
+    def _end_call(self, item: Item, events: list[StreamEvent]) -> None:
         self._begin_call(item, events)
         if item.call_id is None or not isinstance(item.wire.get("arguments"), str):
-            raise _ViolationError(f"the call of item {item.place} has no name, no id or no arguments")
+            raise ViolationError(f"the call of item {item.place} has no name, no id or no arguments")
         self._fill_input(item, item.wire["arguments"], events)
+        if item.wire.get("status") == "incomplete" and is_object(item.said(0)):
+            return  # it was cut off, although what came of it can be read: without an end it counts as cut off
         events.append(ToolUseEnd(item.indexes[0], read_call(item.wire, item.call_id).provider_raw))
+
+
+_PARTS: Final = 100  # more parts of reasoning do not begin at once
 
 
 _HANDLERS: Final = {
@@ -488,56 +515,6 @@ _HANDLERS: Final = {
     "response.error": StreamReader._error,
     "error": StreamReader._error,
 }
-
-
-def _place_of(wire: dict[str, Any], key: str) -> int:
-    place = wire.get(key, 0)
-    return place if type(place) is int else -1
-
-
-def _names(wire: dict[str, Any]) -> set[str]:
-    return {name for key in ("id", "call_id") if isinstance(name := wire.get(key), str)}
-
-
-def _decoded(data: bytes) -> Any:
-    """The JSON of an event. A character may be cut in two between two of them, which only the slow reader takes."""
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        if b"\\ud" not in data.lower():
-            return None
-    try:
-        return json.loads(data, parse_constant=lambda _name: None)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _whole(text: str) -> str:
-    """A text whose halves of characters are put together again."""
-    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-
-
-def _as_far_as_it_came(item: _Item) -> dict[str, Any]:
-    """An item that was cut off, as a whole one would stand on the wire."""
-    if item.kind == "message" and item.passed:
-        parts = [{"type": "output_text", "text": item.passed.get(part, "")} for part in range(len(item.indexes))]
-        return {**item.wire, "content": parts}
-    if item.kind == "reasoning" and item.source is not None:
-        kind = "summary_text" if item.source == "summary" else "reasoning_text"
-        return {**item.wire, item.source: [{"type": kind, "text": item.passed.get(0, "")}]}
-    return item.wire
-
-
-def _is_same_json(text: str, other: str) -> bool:
-    try:
-        return bool(read_json(text, OWN) == read_json(other, OWN))
-    except JsonError:
-        return False
-
-
-def _replacing(old: ProviderRaw | None, new: ProviderRaw | None) -> ProviderRaw | None:
-    """The new notes, so that nothing remains of the old ones when both are laid over each other."""
-    return {**dict.fromkeys(old), **(new or {})} if old else new
 
 
 def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  it has none

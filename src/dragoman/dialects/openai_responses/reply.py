@@ -14,6 +14,7 @@ from dragoman.dialects.openai_responses.error import provider_code, read_error
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
+from dragoman.event import judged
 from dragoman.exchange import (
     ErrorClass,
     Fault,
@@ -34,6 +35,18 @@ from dragoman.message import (
 
 _INCOMPLETE: Final = {"max_output_tokens": StopReason.MAX_TOKENS, "content_filter": StopReason.REFUSAL}
 _INCOMPLETE_WORDS: Final = {reason: word for word, reason in _INCOMPLETE.items()}
+_STATUSES: Final = {
+    StopReason.ERROR: "failed",
+    StopReason.CANCELLED: "cancelled",
+    StopReason.MAX_TOKENS: "incomplete",
+    StopReason.PAUSED: "incomplete",
+    StopReason.REFUSAL: "incomplete",
+}
+_UNUSABLE: Final = {
+    "tool_input_truncated": StopReason.MAX_TOKENS,
+    "tool_input_invalid": StopReason.TOOL_USE,
+    "empty_response": StopReason.END_TURN,
+}
 # Calls that the client has to run, other than calls of functions: the model waits for these, too.
 _CLIENT_CALLS: Final = frozenset(
     {"custom_tool_call", "computer_call", "local_shell_call", "shell_call", "apply_patch_call"}
@@ -68,11 +81,12 @@ _ECHOED: Final[dict[str, Any]] = {
 def read_reply(wire: Any) -> Reply:
     """A response as the Responses API answers it."""
     body = an_object(wire, "$")
-    conversation = Conversation()
-    content: list[ContentBlock] = []
-    for index, item in enumerate(a_list(body.get("output"), "$.output")):
-        where = f"$.output[{index}]"
-        content.extend(read_item(an_object(item, where), where, conversation, after=content))
+    return judged(reply_from(body, a_list(body.get("output"), "$.output")))
+
+
+def reply_from(body: dict[str, Any], output: list[Any], revised: dict[str, Any] | None = None) -> Reply:
+    """The reply, not judged yet. What it keeps of the wire is what it takes to write the judged one."""
+    content = _read_output(output, at_limit=_read_limit(body) is StopReason.MAX_TOKENS)
     fault = _read_failure(body)
     reply = Reply(
         content=tuple(content),
@@ -85,7 +99,29 @@ def read_reply(wire: Any) -> Reply:
     repeated = rest.get("output_text") == _said(content) or None
     if repeated:
         del rest["output_text"]
-    return reply.replace(provider_raw=noted(NAME, _natural_reply(reply), rest, output_text=repeated))
+    raw = noted(NAME, natural_reply(judged(reply)), rest, output_text=repeated, revised=revised or None)
+    return reply.replace(provider_raw=raw)
+
+
+def _read_output(output: list[Any], *, at_limit: bool) -> list[ContentBlock]:
+    conversation = Conversation()
+    content: list[ContentBlock] = []
+    for index, item in enumerate(output):
+        where = f"$.output[{index}]"
+        blocks = read_item(an_object(item, where), where, conversation, after=content)
+        content.extend(_as_cut(block, item, at_limit=at_limit) for block in blocks)
+    return content
+
+
+def _as_cut(block: ContentBlock, item: dict[str, Any], *, at_limit: bool) -> ContentBlock:
+    """A call that was cut off is none, even if what came of its input can be read, or nothing came of it."""
+    if not isinstance(block, ToolUseBlock):
+        return block
+    is_silent = at_limit and not item["arguments"].strip()
+    if not is_silent and item.get("status") != "incomplete":
+        return block
+    why = "the output limit came before its input" if is_silent else "the call was cut off"
+    return InvalidToolUseBlock(block.id, block.name, item["arguments"], why, block.provider_raw)
 
 
 def write_reply(reply: Reply) -> Written:
@@ -96,31 +132,41 @@ def write_reply(reply: Reply) -> Written:
         losses.append(Loss("", "", what, NAME, why))
 
     notes = notes_of(reply.provider_raw, NAME)
+    wire: dict[str, Any] = restored(natural_reply(reply), notes.get("residue"))
     items = written_items(reply.content, Role.ASSISTANT, None, lose)
     if not notes:  # of another origin: this API gives every item a name and a status
-        items = [_named_item(index, item, reply) for index, item in enumerate(items)]
+        cut = len(items) - 1 if wire["status"] != "completed" and not _ends_in_a_call(reply) else None
+        items = [named_item(place, item, is_cut=place == cut) for place, item in enumerate(items)]
+    elif revised := notes.get("revised"):
+        items = [restored(item, revised.get(item.get("id"))) for item in items]
     if reply.stop_sequence is not None:
         lose("stop_sequence", "this API does not say which word ended an answer")
-    wire: dict[str, Any] = {**restored(_natural_reply(reply), notes.get("residue")), "output": items}
+    wire["output"] = items
     if notes.get("output_text"):
         wire["output_text"] = _said(reply.content)
     return Written(wire, tuple(losses))
 
 
+def _ends_in_a_call(reply: Reply) -> bool:
+    """Whether what came last is a call that is whole, whatever became of the rest of the answer."""
+    return bool(reply.content) and isinstance(reply.content[-1], ToolUseBlock)
+
+
 _ID_PREFIXES: Final = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
 
 
-def _named_item(index: int, item: dict[str, Any], reply: Reply) -> dict[str, Any]:
+def named_item(place: int, item: dict[str, Any], *, is_cut: bool = False) -> dict[str, Any]:
+    """An item of another origin, as this API would have it: with a name and a status."""
     kind = item.get("type", "message")
-    named = {"id": f"{_ID_PREFIXES.get(kind, 'item')}_dragoman_{index}", "type": kind}
+    named = {"id": f"{_ID_PREFIXES.get(kind, 'item')}_dragoman_{place}", "type": kind}
     if kind in ("message", "function_call"):
-        named["status"] = "completed" if reply.fault is None else "incomplete"
+        named["status"] = "incomplete" if is_cut else "completed"
     if kind == "message" and isinstance(item.get("content"), list):
-        item = {**item, "content": [_whole_part(part) for part in item["content"]]}
+        item = {**item, "content": [whole_part(part) for part in item["content"]]}
     return {**named, **item}
 
 
-def _whole_part(part: dict[str, Any]) -> dict[str, Any]:
+def whole_part(part: dict[str, Any]) -> dict[str, Any]:
     return {"annotations": [], "logprobs": [], **part} if part.get("type") == "output_text" else part
 
 
@@ -143,18 +189,27 @@ def _read_failure(body: dict[str, Any]) -> Fault | None:
 
 
 def _read_stop(body: dict[str, Any], content: list[ContentBlock]) -> StopReason:
-    details = body.get("incomplete_details")
     match body.get("status"):
         case "completed" | None:
             if any(_awaits_result(block) for block in content):
                 return StopReason.TOOL_USE
             return StopReason.REFUSAL if any(_is_refusal(block) for block in content) else StopReason.END_TURN
-        case "incomplete" if isinstance(details, dict):
-            return _INCOMPLETE.get(str(details.get("reason")), StopReason.UNKNOWN)
+        case "incomplete":
+            return _read_limit(body)
         case "cancelled":
             return StopReason.CANCELLED
         case _:
             return StopReason.UNKNOWN
+
+
+def _read_limit(body: dict[str, Any]) -> StopReason:
+    """What made an answer incomplete."""
+    details = body.get("incomplete_details")
+    return (
+        _INCOMPLETE.get(str(details.get("reason")), StopReason.UNKNOWN)
+        if isinstance(details, dict)
+        else StopReason.UNKNOWN
+    )
 
 
 def _awaits_result(block: ContentBlock) -> bool:
@@ -167,33 +222,29 @@ def _is_refusal(block: ContentBlock) -> bool:
     return isinstance(block, TextBlock) and notes_of(block.provider_raw, NAME).get("form") == "refusal"
 
 
-def _natural_reply(reply: Reply) -> dict[str, Any]:
+def natural_reply(reply: Reply) -> dict[str, Any]:
+    """All of a response but its output, as it is written if nobody noted anything."""
     wire: dict[str, Any] = {"id": "resp_dragoman", "object": "response", "created_at": 0, **_ECHOED}
     if reply.model is not None:
         wire["model"] = reply.model
     usage = reply.usage
     wire["service_tier"] = known_tier(usage.service_tier if usage is not None else None) or "default"
     wire["usage"] = _written_usage(usage) if usage is not None else None
-    wire["status"], wire["error"], wire["incomplete_details"] = _written_stop(reply), None, None
-    if reply.fault is not None:
+    stop_reason = _end_of(reply)
+    status = _STATUSES.get(stop_reason, "completed")
+    if stop_reason is StopReason.REFUSAL and any(_is_refusal(block) for block in reply.content):
+        status = "completed"
+    wire["status"], wire["error"], wire["incomplete_details"] = status, None, None
+    if stop_reason is StopReason.ERROR and reply.fault is not None:
         wire["error"] = {"code": provider_code(reply.fault), "message": reply.fault.message}
-    elif wire["status"] == "incomplete" and reply.stop_reason in _INCOMPLETE_WORDS:
-        wire["incomplete_details"] = {"reason": _INCOMPLETE_WORDS[reply.stop_reason]}
+    elif status == "incomplete" and stop_reason in _INCOMPLETE_WORDS:
+        wire["incomplete_details"] = {"reason": _INCOMPLETE_WORDS[stop_reason]}
     return wire
 
 
-def _written_stop(reply: Reply) -> str:
-    match reply.stop_reason:
-        case StopReason.ERROR:
-            return "failed"
-        case StopReason.CANCELLED:
-            return "cancelled"
-        case StopReason.MAX_TOKENS | StopReason.PAUSED:
-            return "incomplete"
-        case StopReason.REFUSAL if not any(_is_refusal(block) for block in reply.content):
-            return "incomplete"
-        case _:
-            return "completed"
+def _end_of(reply: Reply) -> StopReason:
+    """Why it stopped. An answer that nobody can use has ended like any other, and only its reader finds that out."""
+    return _UNUSABLE.get(reply.fault.code, StopReason.ERROR) if reply.fault is not None else reply.stop_reason
 
 
 def _read_usage(body: dict[str, Any]) -> TokenUsage | None:

@@ -1,0 +1,156 @@
+"""What a stream has said so far of an item, and which of its events came before.
+
+The one rule: what is added to an item costs the same at its end as at its beginning.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.dialects.openai_responses.blocks import cut_text
+from dragoman.errors import JsonError
+from dragoman.jsontext import OWN, read_json
+from dragoman.message import ProviderRaw
+
+EMPTY_PARTS: Final[dict[str, dict[str, Any]]] = {
+    "response.output_text.delta": {"type": "output_text", "text": ""},
+    "response.refusal.delta": {"type": "refusal", "refusal": ""},
+}
+
+
+class Item:
+    """An output item in the making: as it stands on the wire, and what of it has been passed on."""
+
+    def __init__(self, place: int, wire: dict[str, Any], index: int) -> None:
+        self.place = place
+        self.wire = wire
+        self.indexes = [index]  # of its blocks, by part
+        self.numbers: dict[int, int] = {}  # what the wire calls each part of a message
+        self.begun: dict[int, dict[str, Any]] = {}  # the parts of a message as they began
+        self.pieces: dict[int, list[str]] = {}  # what was passed on, by part
+        self.cuts = [0]  # the lengths of the parts of reasoning so far
+        self.closed: set[int] = set()  # the parts that have ended
+        self.call_id: str | None = None  # our id, for a call that has begun
+        self.source: str | None = None  # what is shown of reasoning: "summary" or "content"
+        self.raws: dict[int, ProviderRaw | None] = {}  # the residue that was passed on, by part
+        self.is_done = False
+
+    @property
+    def kind(self) -> str:
+        return str(self.wire.get("type", "message"))
+
+    @property
+    def parts(self) -> list[Any]:
+        """The parts of a message."""
+        content = self.wire.get("content") if self.kind == "message" else None
+        return content if isinstance(content, list) else []
+
+    def part(self, wire: dict[str, Any]) -> int:
+        """The part that an event is about. Some servers count on from the item before, so the order counts."""
+        return self.numbers.setdefault(place_of(wire, "content_index"), len(self.numbers))
+
+    def said(self, part: int) -> str:
+        """What was passed on of a part, the halves of characters put together again."""
+        text = "".join(self.pieces.get(part, ()))
+        return (
+            text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        )
+
+
+class ViolationError(Exception):
+    """An event that cannot come here."""
+
+
+class Numbers:
+    """The sequence numbers so far: the highest one, and those that were left out."""
+
+    def __init__(self) -> None:
+        self._highest: int | None = None
+        self._first: bytes | None = None  # the first numbered event, until there is a second
+        self._left_out: list[range] = []
+        self._count = True
+
+    def are_repeated(self, number: Any, data: bytes) -> bool:
+        """Whether this event came before. Some servers number nothing, or everything alike: then nobody can say."""
+        if type(number) is not int or not self._count:
+            return False
+        if self._highest is None:
+            self._highest, self._first = number, data
+            return False
+        if number == self._highest and self._first is not None and data != self._first:
+            self._count = False
+            return False
+        if number <= self._highest:
+            if any(number in gap for gap in self._left_out):
+                raise ViolationError(f"event {number} came after event {self._highest}")
+            return True
+        self._first = None
+        if number > self._highest + 1:
+            self._left_out.append(range(self._highest + 1, number))
+        self._highest = number
+        return False
+
+
+def place_of(wire: dict[str, Any], key: str) -> int:
+    place = wire.get(key, 0)
+    return place if type(place) is int else -1
+
+
+def names_of(wire: dict[str, Any]) -> set[str]:
+    return {name for key in ("id", "call_id") if isinstance(name := wire.get(key), str)}
+
+
+def decoded(data: bytes) -> Any:
+    """The JSON of an event. A character may be cut in two between two of them, which only the slow reader takes."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if b"\\ud" not in data.lower():
+            return None
+    try:
+        return json.loads(data, parse_constant=_refused)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _refused(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def as_far_as_it_came(item: Item) -> dict[str, Any]:
+    """An item that was cut off, as a whole one would stand on the wire."""
+    if item.kind == "message" and item.pieces:
+        return {**item.wire, "content": [_part_so_far(item, part) for part in range(len(item.indexes))]}
+    if item.kind == "reasoning" and item.source is not None:
+        kind = "summary_text" if item.source == "summary" else "reasoning_text"
+        return {**item.wire, item.source: [{"type": kind, "text": text} for text in cut_text(item.said(0), item.cuts)]}
+    return item.wire
+
+
+def _part_so_far(item: Item, part: int) -> dict[str, Any]:
+    begun = item.begun.get(part) or EMPTY_PARTS["response.output_text.delta"]
+    return {**begun, "refusal" if begun.get("type") == "refusal" else "text": item.said(part)}
+
+
+def is_same_json(text: Any, other: Any) -> bool:
+    if text == other:
+        return True
+    try:
+        return bool(read_json(text or "{}", OWN) == read_json(other or "{}", OWN))
+    except (JsonError, ValueError, TypeError):
+        return False
+
+
+def is_object(text: str) -> bool:
+    try:
+        return isinstance(read_json(text or "{}", OWN), dict)
+    except (JsonError, ValueError):
+        return False
+
+
+def replacing(old: ProviderRaw | None, new: ProviderRaw | None) -> ProviderRaw | None:
+    """The new notes, so that nothing remains of the old ones when both are laid over each other."""
+    return {**dict.fromkeys(old), **(new or {})} if old else new
