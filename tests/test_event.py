@@ -278,3 +278,16 @@ def test_raw_notes_of_several_deltas_are_merged() -> None:
 def test_fold_is_the_package_s_own_name_for_it() -> None:
     assert dragoman.fold is fold
     assert dragoman.unfold is unfold
+
+
+def test_a_character_may_be_cut_in_two_between_two_pieces_of_an_input() -> None:
+    start, end = ToolUseStart(0, "tu_01KR3ER9E00000000000000QQE", "say"), MessageComplete(StopReason.TOOL_USE)
+    pieces = (ToolUseInputDelta(0, '{"words":"\ud83d'), ToolUseInputDelta(0, '\ude00"}'))
+    (call,) = fold([MessageStart(), start, *pieces, ToolUseEnd(0), end]).content
+    assert isinstance(call, ToolUseBlock)
+    assert call.input == {"words": "😀"}
+    torn = fold([MessageStart(), start, pieces[0], ToolUseInputDelta(0, '"}'), ToolUseEnd(0), end])
+    assert torn.fault is not None
+    assert torn.fault.code == "tool_input_invalid"
+    assert isinstance(torn.content[0], InvalidToolUseBlock)
+    assert torn.content[0].input_text == '{"words":""}'

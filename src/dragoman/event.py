@@ -266,6 +266,10 @@ class _OpenCall:
     def block(self, provider_raw: ProviderRaw | None) -> ContentBlock:
         """The call, if its input is a JSON object. No text at all is how providers send the input of no arguments."""
         text = "".join(self.parts)
+        if not text.isascii():
+            if _has_lone_half(text):
+                return self.invalid("half of a character", provider_raw)
+            text = _whole(text)
         try:
             value: Any = read_json(text, OWN) if text.strip() else {}
             if not isinstance(value, dict):
@@ -275,7 +279,7 @@ class _OpenCall:
             return self.invalid(str(error), provider_raw)
 
     def invalid(self, reason: str, provider_raw: ProviderRaw | None = None) -> InvalidToolUseBlock:
-        return InvalidToolUseBlock(self.start.id, self.start.name, "".join(self.parts), reason, provider_raw)
+        return InvalidToolUseBlock(self.start.id, self.start.name, _whole("".join(self.parts)), reason, provider_raw)
 
 
 class _Folding:
