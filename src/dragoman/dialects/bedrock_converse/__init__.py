@@ -9,10 +9,11 @@ that only some models understand travel in ``additionalModelRequestFields``, and
 from __future__ import annotations
 
 from dragoman.dialects.bedrock_converse.error import read_error, write_error
+from dragoman.dialects.bedrock_converse.reader import stream_reader
 from dragoman.dialects.bedrock_converse.reply import read_reply, write_reply
 from dragoman.dialects.bedrock_converse.request import read_request, write_request
-from dragoman.dialects.bedrock_converse.stream import stream_reader, stream_writer
 from dragoman.dialects.bedrock_converse.words import NAME
+from dragoman.dialects.bedrock_converse.writer import stream_writer
 
 __all__ = [
     "NAME",

@@ -6,6 +6,8 @@
 The one rule: what is read here is written again as it was, by its residue or as an opaque block.
 """
 
+from __future__ import annotations
+
 import base64
 import binascii
 import hashlib
@@ -19,9 +21,7 @@ from dragoman.dialects.parts.conversation import Conversation, an_object
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import JsonError
-from dragoman.exchange import (
-    Loss,
-)
+from dragoman.exchange import Loss
 from dragoman.ids import AS_IT_IS, spell
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import (
@@ -51,7 +51,7 @@ def losing(losses: list[Loss], message: Message | None = None) -> Lose:
     return lambda what, reason: losses.append(Loss(session_id, message_id, what, NAME, reason))
 
 
-def _lose_nothing(_what: str, _reason: str) -> None:
+def lose_nothing(_what: str, _reason: str) -> None:
     """For what was read from this wire, and so can be written to it."""
 
 
@@ -67,10 +67,12 @@ def compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+_SAID: Final = ("text", "citationsContent", "toolUse", "reasoningContent", "image", "document", "video", "audio")
 # The kinds of blocks that are ours to read, by where they stand; what belongs elsewhere stays what it is.
 _PLACES: Final = {
     "system": ("text",),
-    "message": ("text", "citationsContent", "toolUse", "reasoningContent", "image", "document", "video", "audio"),
+    "message": _SAID,
+    "reply": _SAID,
     "result": ("text", "json", "image", "document", "video"),
 }
 
@@ -81,7 +83,7 @@ def read_block(wire: dict[str, Any], conversation: Conversation, place: str = "m
     if known is None:
         return OpaqueBlock(NAME, wire)
     block, notes = known
-    natural = natural_block(block, notes)
+    natural = natural_block(block, notes, place=place)
     return block.replace(provider_raw=noted(NAME, natural, wire, **notes))
 
 
@@ -94,17 +96,24 @@ def _known_block(wire: dict[str, Any], conversation: Conversation) -> tuple[Cont
             return TextBlock(text), {"form": "citations"}
         case {"json": value}:
             return TextBlock(compact(value)), {"form": "json"}
-        case {"toolUse": {"toolUseId": str(provider_id), "name": str(name), "input": dict(value)} as call}:
-            if call.get("type") == "server_tool_use":
-                return None  # it ran there: nobody may run it here
+        case {"toolUse": {"type": "server_tool_use"}}:
+            return None  # it ran there: nobody may run it here
+        case {"toolUse": {"toolUseId": str(provider_id), "name": str(name)} as call}:
             call_id = conversation.call_id(provider_id)
-            return ToolUseBlock(call_id, name, value), id_note(provider_id, call_id)
+            return _read_call(call_id, name, call.get("input", "")), id_note(provider_id, call_id)
         case {"reasoningContent": {"reasoningText": {"text": str(text)} as said}}:
             return ThinkingBlock(text, text_or_none(said.get("signature"))), {"own": True}
         case {"reasoningContent": {"redactedContent": str(data)}}:
             return RedactedThinkingBlock(data), {"own": True}
         case _:
             return _read_media(wire)
+
+
+def _read_call(call_id: str, name: str, value: Any) -> ContentBlock:
+    if isinstance(value, dict):
+        return ToolUseBlock(call_id, name, value)
+    text = value if isinstance(value, str) else compact(value)
+    return InvalidToolUseBlock(call_id, name, text, f"a tool's input is a JSON object, not {type(value).__name__}")
 
 
 def id_note(provider_id: str, call_id: str) -> dict[str, Any]:
@@ -171,7 +180,7 @@ def written_blocks(blocks: Iterable[ContentBlock], place: str, lose: Lose) -> li
         if reason is not None:
             lose(block.type, reason)
         elif not _is_blank(block):
-            wire.append(_written_block(block, lose))
+            wire.append(_written_block(block, place, lose))
     return wire
 
 
@@ -195,7 +204,7 @@ def _cannot_say(block: ContentBlock, place: str) -> str | None:
             if isinstance(block, AudioBlock) and place == "result":
                 return "a result has no sound here"
             return _cannot_say_media(block)
-        case ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock() if place == "message":
+        case ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock() if place in ("message", "reply"):
             return None
         case _:
             return "this API takes no such block"
@@ -216,22 +225,27 @@ def _format_word(block: _MediaBlock) -> str | None:
     return word if word in FORMATS[block.type] else None
 
 
-def _written_block(block: ContentBlock, lose: Lose = _lose_nothing) -> dict[str, Any]:
+def _written_block(block: ContentBlock, place: str, lose: Lose) -> dict[str, Any]:
     notes = notes_of(getattr(block, "provider_raw", None), NAME)
-    made: dict[str, Any] = restored(natural_block(block, notes, lose), notes.get("residue"))
+    made: dict[str, Any] = restored(natural_block(block, notes, lose, place), notes.get("residue"))
     return made
 
 
-def natural_block(block: ContentBlock, notes: Mapping[str, Any], lose: Lose = _lose_nothing) -> dict[str, Any]:
-    """What we would write for a block, in the form that was noted about it, if any."""
+def natural_block(
+    block: ContentBlock, notes: Mapping[str, Any], lose: Lose = lose_nothing, place: str = "message"
+) -> dict[str, Any]:
+    """What we would write for a block, in the form that was noted about it, if any.
+
+    An input that is none is said as it is in an answer; in a request it has to be an object, or all of it is refused.
+    """
     match block:
         case TextBlock(text):
             return _natural_text(text, notes.get("form"))
         case ToolUseBlock(call_id, name, value):
             return {"toolUse": {"toolUseId": notes.get("id") or spell(call_id, AS_IT_IS), "name": name, "input": value}}
         case InvalidToolUseBlock(call_id, name, input_text):
-            value = {"invalid_input": input_text}
-            return {"toolUse": {"toolUseId": notes.get("id") or spell(call_id, AS_IT_IS), "name": name, "input": value}}
+            said = input_text if place == "reply" else {"invalid_input": input_text}
+            return {"toolUse": {"toolUseId": notes.get("id") or spell(call_id, AS_IT_IS), "name": name, "input": said}}
         case ToolResultBlock(call_id, content, is_error):
             result: dict[str, Any] = {"toolUseId": notes.get("id") or spell(call_id, AS_IT_IS)}
             result["content"] = written_blocks(content, "result", lose)

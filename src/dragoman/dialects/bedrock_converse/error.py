@@ -3,18 +3,17 @@
 The one rule: a failure is known by its name; the status counts only where there is none.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from dragoman.dialects.bedrock_converse.words import NAME
+from dragoman.dialects.parts.faults import by_status
 from dragoman.dialects.parts.headers import retry_after_s
-from dragoman.exchange import (
-    ErrorClass,
-    Fault,
-    Written,
-)
+from dragoman.exchange import ErrorClass, Fault, Written
 
 # The first kind of a code is the one that we write.
 _ERROR_TYPES: Final = {
@@ -49,6 +48,8 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
         except (msgspec.DecodeError, UnicodeDecodeError):
             body = None
     said = body if isinstance(body, dict) else {}
+    if isinstance(said.get("error"), dict):  # what stands between us and Bedrock says it like the others do
+        said = said["error"]
     known = {name.lower(): value for name, value in headers.items()}
     kind = str(known.get("x-amzn-errortype") or said.get("__type") or said.get("code") or "")
     kind = kind.partition(":")[0].rpartition("#")[2]  # com.amazon.coral.service#Kind, Kind:http://…
@@ -70,25 +71,9 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
 
 
 def _by_status(status: int | None) -> tuple[str, ErrorClass]:
-    match status:
-        case 401:
-            return "unauthorized", ErrorClass.AUTH
-        case 403:
-            return "forbidden", ErrorClass.AUTH
-        case 404:
-            return "not_found", ErrorClass.INVALID_REQUEST
-        case 408:
-            return "timeout", ErrorClass.NETWORK
-        case 413:
-            return "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-        case 424:  # the model failed, not the request
-            return "server_error", ErrorClass.SERVER_ERROR
-        case 429:
-            return "rate_limited", ErrorClass.RATE_LIMIT
-        case int() if 400 <= status < 500:
-            return "invalid_request", ErrorClass.INVALID_REQUEST
-        case _:
-            return "server_error", ErrorClass.SERVER_ERROR
+    if status in (None, 424):  # a stream has none; 424 is the model that failed, and not the request
+        return "server_error", ErrorClass.SERVER_ERROR
+    return by_status(status)
 
 
 def write_error(fault: Fault) -> Written:

@@ -3,20 +3,15 @@
 The one rule: an option that did not find its way into the wire is a loss with its name.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 
 from dragoman.dialects.bedrock_converse.blocks import Lose, compact, object_of
 from dragoman.dialects.bedrock_converse.words import CHOICE_WORDS, NAME, TIERS
 from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
-from dragoman.exchange import (
-    OpaqueTool,
-    Options,
-    Reasoning,
-    Request,
-    ResponseFormat,
-    ToolChoice,
-)
+from dragoman.exchange import OpaqueTool, Options, Reasoning, Request, ResponseFormat, ToolChoice
 
 
 def fields_of(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,7 +33,7 @@ def read_options(body: dict[str, Any]) -> Options:
         stop_sequences=texts_of(inference.get("stopSequences")),
         tool_choice=_read_choice(body.get("toolConfig")),
         response_format=_read_format(body.get("outputConfig")),
-        reasoning=_read_reasoning(fields),
+        reasoning=_read_reasoning(fields) or _read_effort(body.get("outputConfig")),
         service_tier=text_or_none(tier.get("type")) if isinstance(tier, dict) else None,
     )
 
@@ -64,8 +59,9 @@ def _read_format(config: Any) -> ResponseFormat | None:
             return None
 
 
-def family_of_fields(fields: dict[str, Any]) -> str | None:
-    """Whose words these are."""
+def family_of(body: Mapping[str, Any]) -> str | None:
+    """Whose words a request uses; ``every`` for those that are the same for all."""
+    fields, config = fields_of(body), body.get("outputConfig")
     for key, family in (
         ("reasoning_config", "anthropic_early"),
         ("thinking", "anthropic"),
@@ -77,7 +73,7 @@ def family_of_fields(fields: dict[str, Any]) -> str | None:
     ):
         if key in fields:
             return family
-    return None
+    return "every" if isinstance(config, dict) and isinstance(config.get("effort"), str) else None
 
 
 def _family_of_model(model: str | None) -> str | None:
@@ -108,6 +104,11 @@ def _read_reasoning(fields: dict[str, Any]) -> Reasoning | None:
             return None
 
 
+def _read_effort(config: Any) -> Reasoning | None:
+    effort = config.get("effort") if isinstance(config, dict) else None
+    return Reasoning(effort=effort) if isinstance(effort, str) else None
+
+
 def natural_top(request: Request, notes: Mapping[str, Any]) -> dict[str, Any]:
     """What we would write beside the messages, the system prompt and the list of tools."""
     options = request.options
@@ -126,9 +127,12 @@ def natural_top(request: Request, notes: Mapping[str, Any]) -> dict[str, Any]:
     if asked is not None and asked.kind == "json_schema" and asked.json_schema is not None:
         schema = {"schema": compact(asked.json_schema), **({"name": asked.name} if asked.name is not None else {})}
         wire["outputConfig"] = {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": schema}}}
+    family = notes.get("family") or _family_of_model(request.model)
+    if family == "every" and options.reasoning is not None and options.reasoning.effort is not None:
+        wire["outputConfig"] = {**wire.get("outputConfig", {}), "effort": options.reasoning.effort}
     if options.service_tier in TIERS:
         wire["serviceTier"] = {"type": options.service_tier}
-    fields = _natural_fields(options, notes.get("family") or _family_of_model(request.model))
+    fields = _natural_fields(options, family)
     return {**wire, "additionalModelRequestFields": fields} if fields else wire
 
 
@@ -172,7 +176,7 @@ def _natural_thinking(reasoning: Reasoning) -> dict[str, Any]:
 
 def lose_options(request: Request, wire: dict[str, Any], lose: Lose) -> None:
     """Name every option that did not find its way into the wire."""
-    options, fields = request.options, fields_of(wire)
+    options, fields, config = request.options, fields_of(wire), wire.get("outputConfig", {})
     for name in ("seed", "presence_penalty", "frequency_penalty", "parallel_tool_calls", "user"):
         if getattr(options, name) is not None:
             lose(name, "this API has no such option")
@@ -182,11 +186,11 @@ def lose_options(request: Request, wire: dict[str, Any], lose: Lose) -> None:
         elif options.tool_choice.mode != "auto":
             lose("tool_choice", "there is no tool to choose")
     asked = options.response_format
-    if asked is not None and asked.kind != "text" and "outputConfig" not in wire:
+    if asked is not None and asked.kind != "text" and "textFormat" not in config:
         lose("response_format", "this API only takes a JSON schema")
     if options.service_tier is not None and "serviceTier" not in wire:
         lose("service_tier", f"this API has no tier {options.service_tier!r}")
-    said = {key for key in fields if key not in ("top_k", "inferenceConfig")}
+    said = {key for key in (*fields, *config) if key not in ("top_k", "inferenceConfig", "textFormat")}
     if options.reasoning is not None and options.reasoning != Reasoning() and not said:
         lose("reasoning", "how this model is told to reason is not known")
     if options.top_k is not None and not fields.keys() & {"top_k", "inferenceConfig"}:

@@ -3,24 +3,18 @@
 The one rule: written again, an answer is what came, also where we find that it failed.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from dragoman.dialects.bedrock_converse.blocks import losing, read_block, written_blocks
-from dragoman.dialects.bedrock_converse.words import MALFORMED, NAME, STOP_REASONS, STOP_WORDS, TIERS
+from dragoman.dialects.bedrock_converse.words import MALFORMED, NAME, STOP_REASONS, STOP_WORDS, TIERS, UNUSABLE
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
-from dragoman.exchange import (
-    ErrorClass,
-    Fault,
-    Loss,
-    Reply,
-    StopReason,
-    Written,
-)
-from dragoman.message import (
-    TokenUsage,
-)
+from dragoman.event import judged
+from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
+from dragoman.message import TokenUsage
 
 
 def read_reply(wire: Any) -> Reply:
@@ -30,28 +24,44 @@ def read_reply(wire: Any) -> Reply:
     message = an_object(output.get("message"), "$.output.message")
     conversation = Conversation()
     items = enumerate(a_list(message.get("content"), "$.output.message.content"))
-    content = [read_block(an_object(item, f"$.output.message.content[{at}]"), conversation) for at, item in items]
+    blocks = (an_object(item, f"$.output.message.content[{at}]") for at, item in items)
+    content = tuple(read_block(block, conversation, "reply") for block in blocks)
+    said = {key: value for key, value in message.items() if key != "content"}
+    rest = {**body, "output": {**output, "message": said}}
+    reply = judged(_read_end(rest).replace(content=content))
+    return reply.replace(provider_raw=noted(NAME, natural_end(reply), rest))
+
+
+def read_end(body: dict[str, Any]) -> Reply:
+    """What an answer says beside its blocks: why it ended and what it consumed, with all that is left over."""
+    end = _read_end(body)
+    return end.replace(provider_raw=noted(NAME, natural_end(end), body))
+
+
+def _read_end(body: dict[str, Any]) -> Reply:
     word, fields = str(body.get("stopReason")), body.get("additionalModelResponseFields")
     fault = _fault_of_word(word)
-    reply = Reply(
-        content=tuple(content),
+    return Reply(
         stop_reason=STOP_REASONS.get(word, StopReason.UNKNOWN) if fault is None else StopReason.ERROR,
         stop_sequence=text_or_none(fields.get("stop_sequence")) if isinstance(fields, dict) and fault is None else None,
         usage=read_usage(body),
         fault=fault,
     )
-    said = {key: value for key, value in message.items() if key != "content"}
-    rest = {**body, "output": {**output, "message": said}}
-    return reply.replace(provider_raw=noted(NAME, _natural_reply(reply), rest))
 
 
 def write_reply(reply: Reply) -> Written:
     """An answer as Converse gives it, and what it cannot say."""
     losses: list[Loss] = []
-    content = written_blocks(reply.content, "message", losing(losses))
-    wire = restored(_natural_reply(reply), notes_of(reply.provider_raw, NAME).get("residue"))
+    content = written_blocks(reply.content, "reply", losing(losses))
+    wire = written_end(reply)
     wire["output"]["message"]["content"] = content
     return Written(wire, tuple(losses))
+
+
+def written_end(reply: Reply) -> dict[str, Any]:
+    """The answer without its blocks."""
+    made: dict[str, Any] = restored(natural_end(reply), notes_of(reply.provider_raw, NAME).get("residue"))
+    return made
 
 
 def _fault_of_word(word: str) -> Fault | None:
@@ -68,12 +78,19 @@ def _fault_of_word(word: str) -> Fault | None:
     )
 
 
-def _natural_reply(reply: Reply) -> dict[str, Any]:
-    word = STOP_WORDS.get(reply.stop_reason, "end_turn")
-    if reply.fault is not None:
-        word = reply.fault.provider_code if reply.fault.provider_code in MALFORMED else "malformed_model_output"
+def word_of_fault(fault: Fault) -> str | None:
+    """Why the model stopped, where that says how it failed."""
+    return fault.provider_code if fault.provider_code in MALFORMED else UNUSABLE.get(fault.code)
+
+
+def natural_end(reply: Reply) -> dict[str, Any]:
+    """What we would write beside the blocks."""
+    word = STOP_WORDS.get(reply.stop_reason, "end_turn") if reply.fault is None else word_of_fault(reply.fault)
     usage = reply.usage or TokenUsage(input_tokens=0, output_tokens=0)
-    wire: dict[str, Any] = {"output": {"message": {"role": "assistant"}}, "stopReason": word}
+    wire: dict[str, Any] = {
+        "output": {"message": {"role": "assistant"}},
+        "stopReason": word or "malformed_model_output",
+    }
     if reply.stop_sequence is not None:
         wire["additionalModelResponseFields"] = {"stop_sequence": reply.stop_sequence}
     wire["usage"] = _natural_usage(usage)

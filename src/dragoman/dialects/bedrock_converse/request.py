@@ -4,34 +4,20 @@ Results stand inside user messages there and are messages of their own here. The
 what stands next to each other on one side is written as one message, unless it came apart.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable
 from typing import Any
 
 from dragoman.dialects.bedrock_converse.blocks import losing, read_block, read_result, written_blocks
-from dragoman.dialects.bedrock_converse.options import (
-    family_of_fields,
-    fields_of,
-    lose_options,
-    natural_top,
-    read_options,
-)
+from dragoman.dialects.bedrock_converse.options import family_of, lose_options, natural_top, read_options
 from dragoman.dialects.bedrock_converse.words import NAME
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import FormatError
-from dragoman.exchange import (
-    Loss,
-    OpaqueTool,
-    Request,
-    SideEffects,
-    ToolDefinition,
-    Written,
-)
-from dragoman.message import (
-    Message,
-    Role,
-)
+from dragoman.exchange import Loss, OpaqueTool, Request, SideEffects, ToolDefinition, Written
+from dragoman.message import Message, Role
 
 
 def read_request(wire: Any) -> Request:
@@ -53,7 +39,7 @@ def read_request(wire: Any) -> Request:
         options=read_options(body),
     )
     notes = {
-        "family": family_of_fields(fields_of(body)),
+        "family": family_of(body),
         "named": True if request.model is not None else None,
         "empty": [key for key in ("messages", "system") if body.get(key) == []] or None,
         "no_tools": True if config.get("tools") == [] else None,
@@ -87,16 +73,16 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
 
 
 def _written_system(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
-    """System prompts stand beside the list, wherever they stood."""
-    if message.role is not Role.SYSTEM:
+    """System prompts stand beside the list, wherever they stood, unless this API itself had one in it."""
+    if message.role is not Role.SYSTEM or notes_of(message.metadata.provider_raw, NAME).get("listed"):
         return []
     return written_blocks(message.content, "system", losing(losses, message))
 
 
 def _read_message(wire: dict[str, Any], where: str, conversation: Conversation) -> None:
     role = wire.get("role")
-    if role not in ("user", "assistant"):
-        raise FormatError(f"a role is user or assistant, not {role!r}", where=f"{where}.role")
+    if role not in ("user", "assistant", "system"):
+        raise FormatError(f"a role is user, assistant or system, not {role!r}", where=f"{where}.role")
     items = [
         an_object(item, f"{where}.content[{index}]")
         for index, item in enumerate(a_list(wire.get("content"), f"{where}.content"))
@@ -105,6 +91,8 @@ def _read_message(wire: dict[str, Any], where: str, conversation: Conversation) 
     notes: dict[str, Any] = {"set": extra} if extra else {}
     if not items:
         notes["form"] = "empty"
+    if role == "system":
+        notes["listed"] = True  # among the others, and not beside them
     if conversation.messages and _side(conversation.messages[-1]) == role:
         notes["joined"] = False
     for kind, group in _groups(items, role):
@@ -114,7 +102,8 @@ def _read_message(wire: dict[str, Any], where: str, conversation: Conversation) 
             result = read_result(group[0]["toolResult"], group[0], conversation)
             conversation.add(Role.TOOL, [result], raw, answers=result.tool_use_id)
         else:
-            conversation.add(Role(role), [read_block(item, conversation) for item in group], raw)
+            place = "system" if role == "system" else "message"
+            conversation.add(Role(role), [read_block(item, conversation, place) for item in group], raw)
 
 
 def _groups(items: list[dict[str, Any]], role: str) -> list[tuple[str, list[dict[str, Any]]]]:
@@ -143,9 +132,10 @@ def _written_messages(messages: Iterable[Message], losses: list[Loss]) -> list[d
     wire: list[dict[str, Any]] = []
     for message in messages:
         side, notes = _side(message), notes_of(message.metadata.provider_raw, NAME)
-        if side == "system":
+        if side == "system" and not notes.get("listed"):
             continue
-        blocks = written_blocks(message.content, "message", losing(losses, message))
+        place = "system" if side == "system" else "message"
+        blocks = written_blocks(message.content, place, losing(losses, message))
         if not blocks and (message.content or notes.get("form") != "empty"):
             continue  # nothing of it can be said here; the losses name it
         if wire and wire[-1]["role"] == side and notes.get("joined") is not False:

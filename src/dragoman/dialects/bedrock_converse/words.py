@@ -3,11 +3,11 @@
 The one rule: what is not in a table here is not translated; it stays residue, or is a loss.
 """
 
+from __future__ import annotations
+
 from typing import Final
 
-from dragoman.exchange import (
-    StopReason,
-)
+from dragoman.exchange import StopReason
 
 NAME: Final = "bedrock_converse"
 STOP_REASONS: Final = {
@@ -21,6 +21,8 @@ STOP_REASONS: Final = {
 }
 STOP_WORDS: Final = {reason: word for word, reason in reversed(STOP_REASONS.items())}
 MALFORMED: Final = {"malformed_model_output": "malformed_output", "malformed_tool_use": "tool_input_invalid"}
+# What we find wrong with an answer that ended like any other: it is written with the word that it ended with.
+UNUSABLE: Final = {"tool_input_truncated": "max_tokens", "tool_input_invalid": "tool_use", "empty_response": "end_turn"}
 CHOICES: Final = {"auto": "auto", "any": "required", "tool": "tool"}
 CHOICE_WORDS: Final = {ours: theirs for theirs, ours in CHOICES.items()}
 TIERS: Final = ("priority", "default", "flex", "reserved")

@@ -173,7 +173,7 @@ def _decoded_aws_frame(line: bytes) -> Frame:
     try:
         frame = json.loads(line)
         return _aws_event(frame["headers"], json.dumps(frame["payload"]).encode())
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise FramingError("not a decoded AWS frame", where="stream") from None
 
 
@@ -419,6 +419,6 @@ def decoded_aws_frame(wire: Any, event: str, kind: str = "event") -> bytes:
 def _is_json(data: bytes) -> bool:
     try:
         msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True

@@ -1,0 +1,392 @@
+"""Streams of Converse, read: frames of AWS in, events out.
+
+Each block is looked at as it would have stood in a whole answer, so that both have the same residue; of its words
+nothing is kept for that. The message ends with messageStop, and metadata comes last and says what it consumed.
+
+The one rule: what was damaged, cut or out of order ends as a failure, whatever came before.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Collection, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.dialects.bedrock_converse.blocks import compact, id_note, natural_block, object_of, read_block
+from dragoman.dialects.bedrock_converse.error import read_error
+from dragoman.dialects.bedrock_converse.reply import read_end, read_usage
+from dragoman.dialects.bedrock_converse.words import NAME
+from dragoman.dialects.parts.conversation import Conversation
+from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, stream_error
+from dragoman.dialects.parts.framing import Frame, FramingError, splitter
+from dragoman.dialects.parts.residue import noted
+from dragoman.event import (
+    BlockComplete,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+)
+from dragoman.message import ProviderRaw, TextBlock, ThinkingBlock, ToolUseBlock
+
+FRAMINGS: Final = ("aws-eventstream", "aws-eventstream-decoded")
+_PADDING: Final = "p"  # of random length, against those who count the bytes on the line
+_BEGUN: Final = ("toolUse", "toolResult", "image")  # blocks with a contentBlockStart; others begin with a delta
+_KEPT_CHARACTERS: Final = 4096
+_OWN: Final = {"dialect": NAME, "own": True}
+
+
+class _Arriving:
+    """A block as far as it has arrived. Words and reasoning are handed on, and only counted here."""
+
+    def __init__(self, kind: str | None, start: dict[str, Any]) -> None:
+        self.kind = kind  # None as long as nothing has told
+        self.start = start
+        self.length: int | None = None  # of its words; None if there was no delta for them
+        self.parts: list[str] = []  # of its input or its data
+        self.items: list[Any] = []  # of its citations or its content
+        self.signature: str | None = None
+        self.call: ProviderRaw | None = None  # what is left over of a call
+        self.is_call = False
+        self.is_open = True
+
+    def wire(self) -> dict[str, Any]:
+        """The block as it would have stood in a whole answer, with one sign in place of its words."""
+        words = "…" if self.length else ""
+        match self.kind:
+            case None:
+                return self.start or {"text": ""}
+            case "text" if self.items:
+                content = {"content": [{"text": words}]} if self.length is not None else {}
+                return {"citationsContent": {**content, "citations": self.items}}
+            case "text":
+                return {"text": words}
+            case "reasoning":
+                signed = {"signature": self.signature} if self.signature is not None else {}
+                return {"reasoningContent": {"reasoningText": {"text": words, **signed}}}
+            case "redacted":
+                return {"reasoningContent": {"redactedContent": _joined_base64(self.parts)}}
+            case "toolUse":
+                text = "".join(self.parts)
+                return {"toolUse": {**self.start, "input": object_of(text) if text.strip() else {}}}
+            case "toolResult":
+                return {"toolResult": {**self.start, "content": self.items}}
+            case "image":
+                return {"image": {**self.start, **{key: part for item in self.items for key, part in item.items()}}}
+            case kind:  # one that a newer version added
+                parts = [self.start[kind], *self.items] if kind in self.start else self.items
+                if all(isinstance(part, dict) for part in parts):
+                    return {kind: {key: value for part in parts for key, value in part.items()}}
+                return {kind: parts[0] if len(parts) == 1 else parts}
+
+
+def _joined_base64(parts: list[str]) -> str:
+    """One blob out of several, each encoded by itself."""
+    if len(parts) == 1:
+        return parts[0]
+    try:
+        return base64.b64encode(b"".join(base64.b64decode(part, validate=True) for part in parts)).decode()
+    except (binascii.Error, ValueError):
+        return "".join(parts)
+
+
+class StreamReader:
+    """Bytes in, events out."""
+
+    def __init__(self, framing: str | None = None) -> None:
+        if framing not in (None, *FRAMINGS):
+            raise LookupError(f"{NAME} streams are AWS event streams, not {framing!r}")
+        self._framing = framing or FRAMINGS[0]
+        self._splitter = splitter(self._framing)
+        self._head: bytes | None = b""  # how it begins, as long as no frame came out of it
+        self._is_strange = False  # it is no stream at all, and its first kilobyte is not there yet
+        self._message: dict[str, Any] | None = None  # what messageStart said
+        self._blocks: dict[int, _Arriving] = {}
+        self._last = -1  # the block that began last
+        self._stop: dict[str, Any] | None = None  # what messageStop said
+        self._metadata: dict[str, Any] | None = None  # comes last
+        self._late = ""  # what came after messageStop and is not metadata
+        self._conversation = Conversation()
+        self._is_complete = False
+        self._is_over = False  # it has failed, or was closed: nothing more is read
+
+    def feed(self, data: bytes) -> list[StreamEvent]:
+        """The events that these bytes complete."""
+        events: list[StreamEvent] = []
+        if self._is_over:
+            return events
+        if self._head is not None and len(self._head) < HEAD_BYTES:
+            self._head += data[: HEAD_BYTES - len(self._head)]
+        if not self._is_strange:
+            self._take_all(self._splitter.feed(data), events)
+        if self._is_strange and len(self._head or b"") == HEAD_BYTES:
+            self._fail(early_end(NAME, self._head, b""), events)
+        return events
+
+    def close(self) -> list[StreamEvent]:
+        """The events at the end of the stream; a fault, if it ended too early."""
+        events: list[StreamEvent] = []
+        if not self._is_over and not self._is_strange:
+            self._take_all(self._splitter.close(), events)
+        if self._stop is not None and not self._is_over and not self._is_complete:
+            self._complete(events)  # what it cost did not come
+        elif not self._is_over and not self._is_complete:
+            self._fail(early_end(NAME, self._unread_head(), self._splitter.tail), events)
+        self._is_over = True
+        return events
+
+    def _take_all(self, frames: Iterable[Frame], events: list[StreamEvent]) -> None:
+        try:
+            for frame in frames:  # one by one: what stands before a damaged one is good
+                self._head = None
+                if not self._is_over:
+                    self._take(frame, events)
+        except FramingError as error:
+            self._take_no_frame(str(error), events)
+
+    def _take_no_frame(self, problem: str, events: list[StreamEvent]) -> None:
+        if self._head is not None and self._head.lstrip()[:1] in (b"<", b"{"):
+            self._is_strange = True
+        elif not self._is_over:
+            self._fail(stream_error(NAME, "bad_event", problem), events)
+
+    def _unread_head(self) -> bytes | None:
+        """How a stream began of which nothing could be read; decoded, a frame that was cut begins like any object."""
+        is_cut = self._framing == FRAMINGS[1] and not self._is_strange and (self._head or b"")[:1] == b"{"
+        return None if is_cut else self._head
+
+    def _take(self, frame: Frame, events: list[StreamEvent]) -> None:
+        handler = _HANDLERS.get(frame.event or "")
+        if self._stop is not None and handler not in (None, StreamReader._take_metadata):
+            self._take_late(frame)
+        elif frame.is_failure and not self._is_complete:
+            self._fail(_told(frame), events)
+        elif handler is not None and not self._is_complete:
+            wire = _object_in(frame)
+            problem = None if wire is None else handler(self, wire, events)
+            if wire is None:
+                self._fail(stream_error(NAME, "bad_event", f"a {frame.event} that is not a JSON object"), events)
+            elif problem is not None:
+                self._fail(stream_error(NAME, "protocol_violation", problem), events)
+
+    def _take_late(self, frame: Frame) -> None:
+        if not self._late:
+            import logging  # noqa: PLC0415  a fifth of the time that importing this package takes
+
+            log = logging.getLogger("dragoman.stream")
+            log.warning("ignored what came after the end of a message, from %s on", frame.event)
+        if len(self._late) < _KEPT_CHARACTERS:
+            self._late += compact({frame.event: _object_in(frame)}) + "\n"
+
+    def _fail(self, error: StreamError, events: list[StreamEvent]) -> None:
+        if not self._is_complete:
+            events.append(error)
+        self._is_over = True
+
+    def _message_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        if self._message is not None:
+            return "messageStart came a second time"
+        self._message = wire
+        natural = {"output": {"message": {"role": "assistant"}}}
+        events.append(MessageStart(provider_raw=noted(NAME, natural, {"output": {"message": wire}})))
+        return None
+
+    def _block_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        index, start = _index(wire), wire.get("start")
+        if not isinstance(start, dict) or not self._may_begin(index):
+            return f"contentBlockStart for block {index}, which cannot begin here"
+        kind = next((kind for kind in _BEGUN if isinstance(start.get(kind), dict)), None)
+        block = self._begin(index, kind, start[kind] if kind else start)
+        if kind != "toolUse" or block.start.get("type") == "server_tool_use":
+            return None
+        return self._call_start(index, block, events)
+
+    def _call_start(self, index: int, block: _Arriving, events: list[StreamEvent]) -> str | None:
+        provider_id, name = block.start.get("toolUseId"), block.start.get("name")
+        if not isinstance(provider_id, str) or not isinstance(name, str):
+            return f"block {index} is a call without an id or a name"
+        call_id = self._conversation.call_id(provider_id)
+        notes = id_note(provider_id, call_id)
+        natural = natural_block(ToolUseBlock(call_id, name, {}), notes)
+        block.is_call, block.call = True, noted(NAME, natural, {"toolUse": {**block.start, "input": {}}}, **notes)
+        events.append(ToolUseStart(index, call_id, name, block.call))
+        return None
+
+    def _may_begin(self, index: int) -> bool:
+        return self._message is not None and index > self._last
+
+    def _begin(self, index: int, kind: str | None, start: dict[str, Any]) -> _Arriving:
+        self._last = index
+        block = self._blocks[index] = _Arriving(kind, start)
+        return block
+
+    def _block_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        index, delta = _index(wire), wire.get("delta")
+        block = self._blocks.get(index)
+        if block is None and self._may_begin(index):
+            block = self._begin(index, None, {})  # texts and reasoning begin with their first delta
+        if block is None or not block.is_open or not isinstance(delta, dict):
+            return f"contentBlockDelta for block {index}, which is not open"
+        kind = _kind_of(delta)
+        if block.kind is None and kind not in _BEGUN:
+            block.kind = kind
+        if kind is None or block.kind != kind:
+            return f"contentBlockDelta of kind {kind} for block {index}, which is another block"
+        self._grow(index, block, delta, events)
+        return None
+
+    def _grow(self, index: int, block: _Arriving, delta: dict[str, Any], events: list[StreamEvent]) -> None:
+        match delta:
+            case {"text": str(text)}:
+                block.length = (block.length or 0) + len(text)
+                events.append(TextDelta(index, text))
+            case {"citation": citation}:
+                block.items.append(citation)
+            case {"toolUse": {"input": str(text)}} if block.is_call:
+                events.append(ToolUseInputDelta(index, text))
+            case {"toolUse": {"input": str(text)}} | {"reasoningContent": {"redactedContent": str(text)}}:
+                block.parts.append(text)
+            case {"reasoningContent": dict(said)}:
+                self._reason(index, block, said, events)
+            case {"toolResult": [*items]}:
+                block.items.extend(items)
+            case {"image": dict(part)}:
+                block.items.append(part)
+            case _:
+                block.items.append(delta.get(block.kind or ""))
+
+    def _reason(self, index: int, block: _Arriving, said: dict[str, Any], events: list[StreamEvent]) -> None:
+        """The first delta tells whose reasoning it is: only then it may be said to somebody."""
+        text = said.get("text", "")
+        if "signature" in said:
+            block.signature = (block.signature or "") + said["signature"]
+        if text or block.length is None:
+            events.append(ThinkingDelta(index, text, None, _OWN if block.length is None else None))
+        block.length = (block.length or 0) + len(text)
+
+    def _block_stop(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        index = _index(wire)
+        block = self._blocks.get(index)
+        if block is None or not block.is_open:
+            return f"contentBlockStop for block {index}, which is not open"
+        block.is_open = False
+        if block.is_call:
+            events.append(ToolUseEnd(index, block.call))
+            return None
+        whole = block.wire()
+        if block.kind == "toolUse" and whole["toolUse"]["input"] is None:
+            return f"the input of block {index} is not a JSON object"
+        self._end_block(index, whole, events)
+        block.items, block.parts = [], []
+        return None
+
+    def _end_block(self, index: int, whole: dict[str, Any], events: list[StreamEvent]) -> None:
+        read = read_block(whole, Conversation(), "reply")
+        match read:
+            case TextBlock(provider_raw=raw):
+                if raw is not None:
+                    events.append(TextDelta(index, "", raw))
+            case ThinkingBlock(signature=signature, provider_raw=raw):
+                if signature is not None or raw != _OWN:
+                    events.append(ThinkingDelta(index, "", signature, raw))
+            case _:
+                events.append(BlockComplete(index, read))
+
+    def _message_stop(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        if self._message is None:
+            return "messageStop before messageStart"
+        if any(block.is_open for block in self._blocks.values()):
+            return "messageStop while a block is open"
+        if not isinstance(wire.get("stopReason"), str):
+            self._fail(stream_error(NAME, "stream_incomplete", "the message ended without a reason"), events)
+            return None
+        self._stop = wire
+        if self._metadata is not None:
+            self._complete(events)
+        return None
+
+    def _take_metadata(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        if self._message is None:
+            return "metadata before messageStart"
+        self._metadata = wire
+        usage = read_usage(wire)
+        if usage is not None:
+            events.append(UsageUpdate(usage))
+        if self._stop is not None:
+            self._complete(events)
+        return None
+
+    def _complete(self, events: list[StreamEvent]) -> None:
+        """What a whole answer would have said beside its blocks."""
+        end = read_end({**(self._stop or {}), **(self._metadata or {}), "output": {"message": self._message}})
+        raw = end.provider_raw
+        if self._late:
+            raw = {"dialect": NAME, **(raw or {}), "late": self._late[:_KEPT_CHARACTERS]}
+        if end.fault is not None:
+            events.append(StreamError(end.fault, raw))
+        else:
+            events.append(MessageComplete(end.stop_reason, end.stop_sequence, raw))
+        self._is_complete = True
+
+
+_HANDLERS: Final = {
+    "messageStart": StreamReader._message_start,
+    "contentBlockStart": StreamReader._block_start,
+    "contentBlockDelta": StreamReader._block_delta,
+    "contentBlockStop": StreamReader._block_stop,
+    "messageStop": StreamReader._message_stop,
+    "metadata": StreamReader._take_metadata,
+}
+
+
+def _object_in(frame: Frame) -> dict[str, Any] | None:
+    try:
+        wire = msgspec.json.decode(frame.data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not isinstance(wire, dict):
+        return None
+    wire.pop(_PADDING, None)
+    return wire
+
+
+def _told(frame: Frame) -> StreamError:
+    """What the provider says about a failure of its own; all of it, where that is more than a message."""
+    wire, name = _object_in(frame), frame.event or ""
+    fault = read_error(None, {"x-amzn-errortype": name[:1].upper() + name[1:]}, wire)
+    is_more = wire is not None and set(wire) - {"message", "Message"}
+    return StreamError(fault, {"dialect": NAME, "error": wire} if is_more else None)
+
+
+def _index(wire: dict[str, Any]) -> int:
+    index = wire.get("contentBlockIndex")
+    return index if type(index) is int else -1
+
+
+def _kind_of(delta: dict[str, Any]) -> str | None:
+    """Which kind of block a delta belongs to; ``None`` if it is malformed."""
+    match delta:
+        case {"text": str()} | {"citation": dict()}:
+            return "text"
+        case {"reasoningContent": {"redactedContent": str()}}:
+            return "redacted"
+        case {"reasoningContent": {"text": str()} | {"signature": str()}}:
+            return "reasoning"
+        case {"toolUse": {"input": str()}} | {"toolResult": list()} | {"image": dict()}:
+            return next(kind for kind in _BEGUN if kind in delta)
+        case _:  # one that a newer version added
+            return next((key for key in delta if key not in (*_BEGUN, "text", "citation", "reasoningContent")), None)
+
+
+def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  it has none
+    """A reader of this dialect's streams."""
+    return StreamReader(framing)

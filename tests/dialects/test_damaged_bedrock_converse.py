@@ -1,0 +1,467 @@
+"""Every way in which a stream of Converse can be damaged, and what is left of it."""
+
+from __future__ import annotations
+
+import binascii
+import json
+import logging
+import random
+import struct
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.dialects import bedrock_converse as dialect
+from dragoman.dialects.parts.framing import aws_frame, decoded_aws_frame
+from dragoman.event import StreamEvent, fold
+from dragoman.exchange import Reply, StopReason
+from dragoman.message import InvalidToolUseBlock, TextBlock, ToolUseBlock
+
+
+class Case(msgspec.Struct, frozen=True):
+    """Bytes, and what they have to become."""
+
+    data: bytes
+    code: str | None = None  # of the fault; None for a stream that is complete
+    said: str = ""  # the text that is kept
+    raw: dict[str, Any] = {}  # what provider_raw holds of it
+    input: str | None = None  # the text that was no input of a call
+    fault: dict[str, Any] = {}  # what else is known about the fault
+    warnings: int = 0
+    framing: str = "aws-eventstream"
+
+
+def told(name: str, **wire: Any) -> bytes:
+    return aws_frame(wire, name)
+
+
+def text(words: str, index: int = 0) -> bytes:
+    return told("contentBlockDelta", contentBlockIndex=index, delta={"text": words}, p="abcdefgh")
+
+
+def stop(index: int = 0) -> bytes:
+    return told("contentBlockStop", contentBlockIndex=index)
+
+
+def fragment(words: str, index: int = 0) -> bytes:
+    return told("contentBlockDelta", contentBlockIndex=index, delta={"toolUse": {"input": words}})
+
+
+def end(reason: str = "end_turn", **more: Any) -> bytes:
+    return told("messageStop", stopReason=reason, **more)
+
+
+def raw_frame(payload: bytes, *headers: tuple[str, str]) -> bytes:
+    """A frame with any payload and any headers."""
+    packed = b"".join(
+        bytes([len(name)]) + name.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
+        for name, value in headers
+    )
+    return sealed(packed, payload)
+
+
+def sealed(headers: bytes, payload: bytes, size: int | None = None) -> bytes:
+    total = 16 + len(headers) + len(payload) if size is None else size
+    prelude = struct.pack(">II", total, len(headers))
+    body = prelude + struct.pack(">I", binascii.crc32(prelude)) + headers + payload
+    return body + struct.pack(">I", binascii.crc32(body))
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    damaged = bytearray(data)
+    damaged[at] ^= 1
+    return bytes(damaged)
+
+
+def thrown(name: str, **wire: Any) -> bytes:
+    return aws_frame(wire, name, "exception")
+
+
+def kept(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
+
+
+START = told("messageStart", role="assistant")
+CALL = told("contentBlockStart", contentBlockIndex=0, start={"toolUse": {"toolUseId": "tooluse_1", "name": "delete"}})
+SEARCH = told(
+    "contentBlockStart",
+    contentBlockIndex=0,
+    start={"toolUse": {"toolUseId": "tooluse_1", "name": "nova_grounding", "type": "server_tool_use"}},
+)
+USAGE = {"inputTokens": 8, "outputTokens": 3, "totalTokens": 11}
+SPENT = told("metadata", usage=USAGE, metrics={"latencyMs": 412})
+HELLO = START + text("Hé") + text("llo.")
+WHOLE = HELLO + stop() + end() + SPENT
+PING = raw_frame(b"{}", (":event-type", "ping"), (":message-type", "event"))
+NO_JSON = raw_frame(b"{]", (":event-type", "contentBlockDelta"), (":message-type", "event"))
+A_LIST = raw_frame(b"[1]", (":event-type", "contentBlockDelta"), (":message-type", "event"))
+HALF = raw_frame(
+    b'{"contentBlockIndex":0,"delta":{"text":"\\ud83d"}}',
+    (":event-type", "contentBlockDelta"),
+    (":message-type", "event"),
+)
+DEEP = raw_frame(b"[" * 5_000, (":event-type", "contentBlockDelta"), (":message-type", "event"))
+UNFORESEEN = raw_frame(
+    b"", (":message-type", "error"), (":error-code", "InternalFailure"), (":error-message", "The service broke.")
+)
+LONG = text("x" * 6000)
+PAGE = b"<!DOCTYPE html><html><body>502 Bad Gateway</body></html>"
+LATE = text("More.", 1)
+LATE_NOTE = '{"contentBlockDelta":{"contentBlockIndex":1,"delta":{"text":"More."}}}\n'
+
+DECODED = [
+    ({"contentBlockIndex": 0, "delta": {"text": "Hé"}}, "contentBlockDelta"),
+    ({"contentBlockIndex": 0, "delta": {"text": "llo."}}, "contentBlockDelta"),
+    ({"contentBlockIndex": 0}, "contentBlockStop"),
+    ({"stopReason": "end_turn"}, "messageStop"),
+    ({"usage": USAGE, "metrics": {"latencyMs": 412}}, "metadata"),
+]
+LINES = [decoded_aws_frame({"role": "assistant"}, "messageStart"), *(decoded_aws_frame(*one) for one in DECODED)]
+
+
+def by_line(data: bytes, code: str | None = None, said: str = "", **raw: Any) -> Case:
+    return Case(data, code, said, raw, framing="aws-eventstream-decoded")
+
+
+def exceptions() -> dict[str, Case]:
+    known = {
+        "internalServerException": ("server_error", "server_error", True),
+        "modelStreamErrorException": ("server_error", "server_error", True),
+        "serviceUnavailableException": ("server_error", "server_error", True),
+        "throttlingException": ("rate_limited", "rate_limit", True),
+        "validationException": ("invalid_request", "invalid_request", False),
+        "modelTimeoutException": ("timeout", "network", True),
+        "somethingNewException": ("server_error", "server_error", True),
+    }
+    return {
+        f"the provider tells of a {name}": Case(
+            HELLO + thrown(name, message="Sorry.") + text(" Nothing after it is trusted."),
+            code,
+            "Héllo.",
+            fault={
+                "message": "Sorry.",
+                "error_class": error_class,
+                "retryable": retryable,
+                "provider_code": name[:1].upper() + name[1:],
+            },
+        )
+        for name, (code, error_class, retryable) in known.items()
+    }
+
+
+CASES = {
+    # --- complete, however it comes
+    "a whole stream": Case(WHOLE, said="Héllo."),
+    "events that nobody knows, and a ping": Case(
+        PING + START + told("contentBlockPause", why="?") + WHOLE.removeprefix(START) + PING, said="Héllo."
+    ),
+    "what it cost comes before the end": Case(HELLO + stop() + SPENT + end(), said="Héllo."),
+    "what it cost does not come": Case(HELLO + stop() + end(), said="Héllo."),
+    "cut in what it cost": Case(WHOLE[:-20], said="Héllo."),
+    "told twice what it cost": Case(WHOLE + SPENT, said="Héllo."),
+    # --- cut
+    "only the start": Case(START, "stream_incomplete"),
+    "the end does not come": Case(
+        HELLO, "stream_incomplete", "Héllo.", fault={"retryable": True, "error_class": "network"}
+    ),
+    "the end does not come, though the block has ended": Case(HELLO + stop(), "stream_incomplete", "Héllo."),
+    "cut in the first frame": Case(START[:30], "stream_incomplete", raw={"tail": kept(START[:30])}),
+    "cut in a frame": Case(HELLO + stop()[:40], "stream_incomplete", "Héllo.", {"tail": kept(stop()[:40])}),
+    "cut in the length of a frame": Case(HELLO + stop()[:3], "stream_incomplete", "Héllo.", {"tail": kept(stop()[:3])}),
+    "cut in a character": Case(
+        START + text("Hé")[: text("Hé").index("é".encode()) + 1],
+        "stream_incomplete",
+        raw={"tail": kept(text("Hé")[: text("Hé").index("é".encode()) + 1])},
+    ),
+    "cut in a long frame": Case(HELLO + LONG[:-100], "stream_incomplete", "Héllo.", {"tail": kept(LONG[:4096])}),
+    "the end has no reason": Case(HELLO + stop() + told("messageStop") + SPENT, "stream_incomplete", "Héllo."),
+    # --- no stream
+    "nothing at all": Case(b"", "empty_response"),
+    "only blanks": Case(b" \r\n", "empty_response"),
+    "a page": Case(PAGE, "bad_content_type", raw={"head": PAGE.decode()}),
+    "a short page": Case(b"<h1>", "bad_content_type", raw={"head": "<h1>"}),
+    "a long page": Case(b"<p>" + b"x" * 5000, "bad_content_type", raw={"head": "<p>" + "x" * 1021}),
+    "a page with a key in it": Case(
+        b"<p>Authorization: Bearer abcdef123456</p>",
+        "bad_content_type",
+        raw={"head": "<p>Authorization: Bearer ***</p>"},
+    ),
+    "an error with status 200": Case(
+        b'\n{"message": "The security token is expired."}',
+        "bad_content_type",
+        raw={"head": '\n{"message": "The security token is expired."}'},
+    ),
+    "a page in the middle": Case(HELLO + PAGE, "bad_event", "Héllo."),
+    # --- damaged
+    "an event that is no JSON": Case(HELLO + NO_JSON + text(" More."), "bad_event", "Héllo."),
+    "an event that is no object": Case(HELLO + A_LIST + text(" More."), "bad_event", "Héllo."),
+    "an event that is nested too deep": Case(HELLO + DEEP + text(" More."), "bad_event", "Héllo."),
+    "half of a character": Case(HELLO + HALF + text(" More."), "bad_event", "Héllo."),
+    "a bit flipped in a payload": Case(HELLO + flipped(LONG, 300) + stop(), "bad_event", "Héllo."),
+    "a bit flipped in a checksum": Case(HELLO + flipped(stop(), -1) + end() + SPENT, "bad_event", "Héllo."),
+    "a bit flipped in a length": Case(HELLO + flipped(stop(), 3) + end() + SPENT, "bad_event", "Héllo."),
+    "a bit flipped in the first frame": Case(flipped(START, 20) + text("Hé"), "bad_event"),
+    "a frame that is too large": Case(HELLO + sealed(b"", b"", 2**31) + end(), "bad_event", "Héllo."),
+    "a frame that is smaller than its headers": Case(HELLO + sealed(b"x" * 50, b"", 20) + end(), "bad_event", "Héllo."),
+    "headers that end too early": Case(HELLO + sealed(b"\x20abc", b"{}") + end(), "bad_event", "Héllo."),
+    "what it cost is damaged": Case(HELLO + stop() + end() + flipped(SPENT, 60), "bad_event", "Héllo."),
+    # --- told by the provider
+    **exceptions(),
+    "a failure that no service foresaw": Case(
+        HELLO + UNFORESEEN,
+        "server_error",
+        "Héllo.",
+        fault={"message": "The service broke.", "provider_code": "InternalFailure", "retryable": True},
+    ),
+    "a failure with more to say": Case(
+        HELLO + thrown("modelStreamErrorException", message="Sorry.", originalStatusCode=500),
+        "server_error",
+        "Héllo.",
+        {"error": {"message": "Sorry.", "originalStatusCode": 500}},
+    ),
+    "a failure at once": Case(thrown("throttlingException", message="Slow down."), "rate_limited"),
+    "a failure between the end and what it cost": Case(
+        HELLO + stop() + end() + thrown("internalServerException", message="Sorry."), "server_error", "Héllo."
+    ),
+    "a prompt that is too long": Case(
+        thrown("validationException", message="Input is too long for requested model."),
+        "context_overflow",
+        fault={"error_class": "context_overflow", "retryable": False},
+    ),
+    "the model said what its provider cannot read": Case(
+        HELLO + stop() + end("malformed_model_output") + SPENT,
+        "malformed_output",
+        "Héllo.",
+        fault={"provider_code": "malformed_model_output"},
+    ),
+    "the model called in a way that its provider cannot read": Case(
+        HELLO + stop() + end("malformed_tool_use") + SPENT, "tool_input_invalid", "Héllo."
+    ),
+    # --- out of order
+    "a second start": Case(HELLO + START + text(" More."), "protocol_violation", "Héllo."),
+    "words before the start": Case(text("Hé") + START, "protocol_violation"),
+    "the end before the start": Case(end() + SPENT, "protocol_violation"),
+    "what it cost before the start": Case(SPENT, "protocol_violation"),
+    "words for a block that has ended": Case(HELLO + stop() + text(" More."), "protocol_violation", "Héllo."),
+    "input for a call that has not begun": Case(START + fragment("{}"), "protocol_violation"),
+    "input for a text": Case(HELLO + fragment("{}"), "protocol_violation", "Héllo."),
+    "words for a call": Case(START + CALL + text("Hé"), "protocol_violation", input=""),
+    "the end of a block that has not begun": Case(HELLO + stop(1), "protocol_violation", "Héllo."),
+    "the end of a block a second time": Case(HELLO + stop() + stop(), "protocol_violation", "Héllo."),
+    "a block before the one that came last": Case(
+        START + text("Hé", 1) + stop(1) + text("llo.", 0), "protocol_violation", "Hé"
+    ),
+    "a block that is left out": Case(
+        START + text("Hé", 0) + stop(0) + text("llo.", 2) + stop(2) + end() + SPENT, "protocol_violation", "Héllo."
+    ),
+    "a block that begins a second time": Case(START + CALL + CALL, "protocol_violation", input=""),
+    "a block without a number": Case(START + told("contentBlockDelta", delta={"text": "Hé"}), "protocol_violation"),
+    "a block whose number is none": Case(
+        START + told("contentBlockDelta", contentBlockIndex=True, delta={"text": "Hé"}), "protocol_violation"
+    ),
+    "a delta that says nothing": Case(
+        HELLO + told("contentBlockDelta", contentBlockIndex=0, delta={}), "protocol_violation", "Héllo."
+    ),
+    "a call without a name": Case(
+        START + told("contentBlockStart", contentBlockIndex=0, start={"toolUse": {"toolUseId": "tooluse_1"}}),
+        "protocol_violation",
+    ),
+    "the end while a text is open": Case(HELLO + end() + SPENT, "protocol_violation", "Héllo."),
+    "the end while a call is open": Case(
+        START + CALL + fragment('{"target":"all"') + end("tool_use") + SPENT,
+        "protocol_violation",
+        input='{"target":"all"',
+    ),
+    "a call that ran there, of which the input is no object": Case(
+        START + SEARCH + fragment("[1]") + stop() + end() + SPENT, "protocol_violation"
+    ),
+    # --- calls that cannot be made
+    "input that is cut": Case(
+        START + CALL + fragment('{"target":"all","dry_') + stop() + end("tool_use") + SPENT,
+        "tool_input_invalid",
+        input='{"target":"all","dry_',
+        fault={"retryable": True},
+    ),
+    "input that is no object": Case(
+        START + CALL + fragment("[1]") + stop() + end("tool_use") + SPENT, "tool_input_invalid", input="[1]"
+    ),
+    "input with two equal keys": Case(
+        START + CALL + fragment('{"a":1,"a":2}') + stop() + end("tool_use") + SPENT,
+        "tool_input_invalid",
+        input='{"a":1,"a":2}',
+    ),
+    "input with a number that is none": Case(
+        START + CALL + fragment('{"a":NaN}') + stop() + end("tool_use") + SPENT,
+        "tool_input_invalid",
+        input='{"a":NaN}',
+    ),
+    "input after the input": Case(
+        START + CALL + fragment("{}") + fragment("{}") + stop() + end("tool_use") + SPENT,
+        "tool_input_invalid",
+        input="{}{}",
+    ),
+    "the limit in the input": Case(
+        START + CALL + fragment('{"target":"all","dry_') + stop() + end("max_tokens") + SPENT,
+        "tool_input_truncated",
+        input='{"target":"all","dry_',
+    ),
+    "the limit before the input": Case(
+        START + CALL + stop() + end("max_tokens") + SPENT, "tool_input_truncated", input=""
+    ),
+    "cut in the input": Case(
+        START + CALL + fragment('{"target":"all"}'),
+        "stream_incomplete",
+        input='{"target":"all"}',
+    ),
+    # --- after the end
+    "words after the end": Case(
+        HELLO + stop() + end() + LATE + SPENT, said="Héllo.", raw={"late": LATE_NOTE}, warnings=1
+    ),
+    "many words after the end": Case(
+        HELLO + stop() + end() + LATE + stop(1) + LONG + end() + START + SPENT, said="Héllo.", warnings=1
+    ),
+    "words after the end, and it ends there": Case(
+        HELLO + stop() + end() + LATE, said="Héllo.", raw={"late": LATE_NOTE}, warnings=1
+    ),
+    "words after everything": Case(WHOLE + LATE + stop(1), said="Héllo.", warnings=1),
+    "a failure after everything": Case(WHOLE + thrown("throttlingException", message="Slow down."), said="Héllo."),
+    "a page after everything": Case(WHOLE + PAGE, said="Héllo."),
+    # --- nothing said
+    "an end without a word": Case(START + end() + SPENT, "empty_response", fault={"retryable": True}),
+    "an empty text": Case(START + text("") + stop() + end() + SPENT, "empty_response"),
+    # --- as recorders keep it
+    "lines": by_line(b"".join(LINES), said="Héllo."),
+    "lines that end with CRLF": by_line(b"".join(LINES).replace(b"\n", b"\r\n"), said="Héllo."),
+    "lines with empty ones between them": by_line(b"\n" + b"\n\n".join(LINES), said="Héllo."),
+    "lines after a byte order mark": by_line(b"\xef\xbb\xbf" + b"".join(LINES), said="Héllo."),
+    "the last line without its end": by_line(b"".join(LINES)[:-1], said="Héllo."),
+    "cut in the first line": by_line(LINES[0][:30], "stream_incomplete", tail=kept(LINES[0][:30])),
+    "cut in a line": by_line(
+        b"".join(LINES[:3]) + LINES[3][:30], "stream_incomplete", "Héllo.", tail=kept(LINES[3][:30])
+    ),
+    "cut in a character of a line": by_line(
+        LINES[0] + LINES[1][: LINES[1].index("é".encode()) + 1],
+        "stream_incomplete",
+        tail=kept(LINES[1][: LINES[1].index("é".encode()) + 1]),
+    ),
+    "a line that is no frame": by_line(b"".join(LINES[:3]) + b'{"a":1}\n' + LINES[3], "bad_event", "Héllo."),
+    "a line that is no JSON": by_line(b"".join(LINES[:3]) + b"{]\n" + LINES[3], "bad_event", "Héllo."),
+    "a line that is nested too deep": by_line(b"".join(LINES[:3]) + b"[" * 5_000 + b"\n", "bad_event", "Héllo."),
+    "a page of lines": by_line(b"<html>\n<p>502\n", "bad_content_type", head="<html>\n<p>502\n"),
+    "no lines": by_line(b"", "empty_response"),
+}
+
+
+def outcome(case: Case, pieces: list[bytes]) -> tuple[list[StreamEvent], Reply]:
+    reader = dialect.stream_reader(case.framing)
+    events = [event for piece in pieces for event in reader.feed(piece)]
+    events.extend(reader.close())
+    return events, fold(events)
+
+
+def texts(reply: Reply) -> str:
+    return "".join(block.text for block in reply.content if isinstance(block, TextBlock))
+
+
+def in_chunks(data: bytes, seed: str) -> list[bytes]:
+    chance = random.Random(seed)
+    cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.randrange(1, 12)))
+    return [data[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_damaged_stream_says_what_is_wrong_and_keeps_what_came(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    case = CASES[name]
+    with caplog.at_level(logging.WARNING, logger="dragoman.stream"):
+        events, reply = outcome(case, [case.data])
+    assert (reply.fault.code if reply.fault else None) == case.code
+    assert (reply.stop_reason is StopReason.ERROR) is (case.code is not None)
+    assert texts(reply) == case.said
+    assert len(caplog.records) == case.warnings
+    for key in ("tail", "head", "error") if "late" not in case.raw else ("late",):
+        assert (reply.provider_raw or {}).get(key) == case.raw.get(key)
+    for key, value in case.fault.items():
+        assert getattr(reply.fault, key) == value
+    if case.code is not None:
+        assert not any(isinstance(block, ToolUseBlock) for block in reply.content)
+        assert reply.fault is not None
+        assert reply.fault.provider in (dialect.NAME, None)
+    unusable = [block.input_text for block in reply.content if isinstance(block, InvalidToolUseBlock)]
+    assert unusable == ([] if case.input is None else [case.input])
+    assert "\ufffd" not in msgspec.json.encode(events).decode()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_does_not_matter_how_its_bytes_are_split(name: str) -> None:
+    case = CASES[name]
+    events, _ = outcome(case, [case.data])
+    assert outcome(case, [case.data[at : at + 1] for at in range(len(case.data))])[0] == events
+    for number in range(10):
+        assert outcome(case, in_chunks(case.data, f"{name} {number}"))[0] == events
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_is_read_after_the_end(name: str) -> None:
+    case = CASES[name]
+    reader = dialect.stream_reader(case.framing)
+    reader.feed(case.data)
+    reader.close()
+    assert reader.feed(WHOLE) == []
+    assert reader.close() == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_damaged_stays_so_when_it_is_written_again(name: str) -> None:
+    case = CASES[name]
+    events, reply = outcome(case, [case.data])
+    writer = dialect.stream_writer()
+    data = b"".join([*map(writer.feed, events), writer.close()])
+    again = outcome(Case(data), [data])[1]
+    assert (again.fault is None) is (reply.fault is None)
+    assert texts(again) == texts(reply)
+    assert not any(isinstance(block, ToolUseBlock) for block in again.content)
+    if reply.fault is not None and reply.fault.code in ("tool_input_invalid", "tool_input_truncated", "empty_response"):
+        assert again.fault is not None
+        assert again.fault.code == reply.fault.code
+
+
+def test_no_byte_of_a_frame_can_be_changed_unnoticed() -> None:
+    chance = random.Random(7)
+    for at in range(len(WHOLE)):
+        changed = bytearray(WHOLE)
+        changed[at] ^= 1 << chance.randrange(8)
+        reply = outcome(Case(bytes(changed)), [bytes(changed)])[1]
+        assert reply.fault is not None, at
+        assert "Héllo.".startswith(texts(reply))
+
+
+def test_json_that_is_no_frame_is_never_an_exception() -> None:
+    chance = random.Random(8)
+    wires: list[Any] = [
+        None,
+        True,
+        0,
+        -1,
+        "",
+        "text",
+        [],
+        {},
+        [{}],
+        {"text": 1},
+        {"toolUse": {}},
+        {"image": 1},
+        {"x": 1},
+    ]
+    names = ("messageStart", "contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata")
+    keys = ("role", "contentBlockIndex", "delta", "start", "stopReason", "usage", "p")
+    for _ in range(3000):
+        frames = [START] if chance.random() < 0.9 else []
+        for _ in range(chance.randrange(1, 6)):
+            wire = {key: chance.choice(wires) for key in keys if chance.random() < 0.7}
+            if chance.random() < 0.7:
+                wire["contentBlockIndex"] = chance.randrange(2)
+            frames.append(aws_frame(wire, chance.choice(names)))
+        reply = outcome(Case(b""), frames)[1]
+        assert reply.fault is None or reply.fault.code
+        assert json.dumps(dialect.write_reply(reply).wire)
