@@ -119,6 +119,11 @@ _MAX_ATTEMPTS: Final = 1_000
 
 
 @functools.lru_cache(maxsize=16_384)  # a history is written again in every turn
+def spelled(tool_id: str) -> str:
+    """The id as most providers take it: as it is, unless it is too long or has other signs than most accept."""
+    return spell(tool_id, AS_IT_IS)
+
+
 def spell(tool_id: str, spelling: IdSpelling, attempt: int = 0) -> str:
     """The id in a provider's spelling: as it is, under its prefix, or digested, whichever is the first to fit."""
     if attempt == 0:

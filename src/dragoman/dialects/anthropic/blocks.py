@@ -14,10 +14,11 @@ import binascii
 from typing import Any, Final
 
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.plainness import is_json, is_sound
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.exchange import Loss
-from dragoman.ids import AS_IT_IS, spell
+from dragoman.ids import spelled
 from dragoman.message import (
     ContentBlock,
     DocumentBlock,
@@ -33,17 +34,45 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from dragoman.value import unchecked
 
 NAME: Final = "anthropic"
+_text: Final = unchecked(TextBlock)
+_tool_use: Final = unchecked(ToolUseBlock)
+_thinking: Final = unchecked(ThinkingBlock)
 _DOCUMENTS: Final = ("application/pdf", "text/plain")
 
 
 def read_block(wire: dict[str, Any], conversation: Conversation) -> ContentBlock:
     """A block as we know it, with what is left over; else the whole of it, opaque."""
+    plain = _plain_read(wire, conversation)
+    if plain is not None:
+        return plain
     block = _known_block(wire, conversation)
     if block is None:
         return OpaqueBlock(NAME, wire)
     return block.replace(provider_raw=block_notes(block, wire))
+
+
+def _plain_read(wire: dict[str, Any], conversation: Conversation) -> ContentBlock | None:
+    """What most blocks are, read the short way: our fields say all of it, so there is nothing to note but an id."""
+    kind, size = wire.get("type"), len(wire)
+    if kind == "text" and size == 2:
+        text = wire.get("text")
+        return _text(text) if type(text) is str and is_sound(text) else None
+    if kind == "tool_use" and size == 4:
+        provider_id, name, value = wire.get("id"), wire.get("name"), wire.get("input")
+        if type(provider_id) is not str or type(name) is not str or type(value) is not dict:
+            return None
+        if not provider_id or not provider_id.isascii() or not name.isascii() or not is_json(value):
+            return None
+        call_id = conversation.call_id(provider_id)
+        return _tool_use(call_id, name, value, {"dialect": NAME, "id": provider_id} if provider_id != call_id else None)
+    if kind == "thinking" and size == 3:
+        text, signature = wire.get("thinking"), wire.get("signature")
+        if type(text) is str and type(signature) is str and is_sound(text) and signature.isascii():
+            return _thinking(text, signature, {"dialect": NAME, "own": True})
+    return None
 
 
 def block_notes(block: ContentBlock, wire: dict[str, Any]) -> ProviderRaw | None:
@@ -104,7 +133,7 @@ def _natural_result(result: ToolResultBlock, provider_id: str | None, form: str 
     content: Any = [written_block(block) for block in result.content if cannot_say(block) is None]
     if form == "string" and len(content) == 1 and set(content[0]) == {"type", "text"}:
         content = content[0]["text"]
-    wire: dict[str, Any] = {"type": "tool_result", "tool_use_id": provider_id or spell(result.tool_use_id, AS_IT_IS)}
+    wire: dict[str, Any] = {"type": "tool_result", "tool_use_id": provider_id or spelled(result.tool_use_id)}
     if form != "absent" or content:
         wire["content"] = content
     if result.is_error:
@@ -113,15 +142,63 @@ def _natural_result(result: ToolResultBlock, provider_id: str | None, form: str 
 
 
 def written_blocks(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
+    """The blocks of a message as they stand on the wire, but for those that it cannot carry: these are losses."""
     wire = []
     for block in message.content:
-        inside = block.content if isinstance(block, ToolResultBlock) else ()
-        for part in (block, *inside):
-            reason = cannot_say(part)
-            if reason is not None:
-                losses.append(Loss(message.session_id, message.id, part.type, NAME, reason))
-        if cannot_say(block) is None:
+        if type(block) is TextBlock and block.provider_raw is None:
+            wire.append({"type": "text", "text": block.text})
+        elif (plain := _plain_block(block)) is not None:
+            wire.append(plain)
+        elif not _lost(block, message, losses):
             wire.append(written_block(block))
+    return wire
+
+
+def _lost(block: ContentBlock, message: Message, losses: list[Loss]) -> bool:
+    """Note what of a block cannot be said here, and whether that is all of it."""
+    inside = block.content if isinstance(block, ToolResultBlock) else ()
+    for part in (block, *inside):
+        reason = cannot_say(part)
+        if reason is not None:
+            losses.append(Loss(message.session_id, message.id, part.type, NAME, reason))
+    return cannot_say(block) is not None
+
+
+def _plain_block(block: ContentBlock) -> dict[str, Any] | None:
+    """What most blocks are, written the short way: words, a call, a result in words, with nothing noted but an id."""
+    if type(block) is ToolUseBlock:
+        provider_id = _plain_id(block.provider_raw, block.id)
+        if provider_id is not None:
+            return {"type": "tool_use", "id": provider_id, "name": block.name, "input": block.input}
+    elif type(block) is ToolResultBlock:
+        provider_id = _plain_id(block.provider_raw, block.tool_use_id)
+        if provider_id is not None:
+            return _plain_result(block, provider_id)
+    elif type(block) is TextBlock and not notes_of(block.provider_raw, NAME):
+        return {"type": "text", "text": block.text}
+    return None
+
+
+def _plain_id(raw: ProviderRaw | None, tool_use_id: str) -> str | None:
+    """What the call is called on this wire, if that is all that was noted."""
+    if raw is None or raw.get("dialect") != NAME:
+        return spelled(tool_use_id)
+    return raw.get("id") if len(raw) == 2 else None
+
+
+def _plain_result(result: ToolResultBlock, provider_id: str) -> dict[str, Any] | None:
+    content = []
+    for part in result.content:
+        if type(part) is not TextBlock or (part.provider_raw is not None and part.provider_raw.get("dialect") == NAME):
+            return None
+        content.append({"type": "text", "text": part.text})
+    wire: dict[str, Any] = {
+        "type": "tool_result",
+        "tool_use_id": provider_id,
+        "content": content,
+    }
+    if result.is_error:
+        wire["is_error"] = True
     return wire
 
 
@@ -156,10 +233,10 @@ def _natural_block(block: ContentBlock, provider_id: str | None = None, form: st
         case TextBlock(text):
             return {"type": "text", "text": text}
         case ToolUseBlock(call_id, name, value):
-            return {"type": "tool_use", "id": provider_id or spell(call_id, AS_IT_IS), "name": name, "input": value}
+            return {"type": "tool_use", "id": provider_id or spelled(call_id), "name": name, "input": value}
         case InvalidToolUseBlock(call_id, name, input_text):
             value = {"invalid_input": input_text}
-            return {"type": "tool_use", "id": provider_id or spell(call_id, AS_IT_IS), "name": name, "input": value}
+            return {"type": "tool_use", "id": provider_id or spelled(call_id), "name": name, "input": value}
         case ThinkingBlock(text, signature):
             return {"type": "thinking", "thinking": text, **({"signature": signature} if signature is not None else {})}
         case RedactedThinkingBlock(data):

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dragoman.dialects.anthropic.blocks import NAME, block_notes, cannot_say, read_block, written_block
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, lost_fault
-from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, body_of, lost_fault
+from dragoman.dialects.parts.residue import fingerprint, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
 from dragoman.event import judged
 from dragoman.exchange import Loss, Reply, StopReason, Written
 from dragoman.message import ContentBlock, InvalidToolUseBlock, TokenUsage, ToolUseBlock
+from dragoman.value import unchecked
 
 STOP_REASONS: Final = {
     "end_turn": StopReason.END_TURN,
@@ -23,15 +24,22 @@ STOP_REASONS: Final = {
     "refusal": StopReason.REFUSAL,
     "pause_turn": StopReason.PAUSED,
 }
+_PLAIN_ENDS: Final = {"end_turn": StopReason.END_TURN, "tool_use": StopReason.TOOL_USE}
+_MADE_UP_ID: Final = "msg_dragoman"
+_MADE_UP: Final = fingerprint(_MADE_UP_ID)
+_COUNTS: Final = {"input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"}
+_COUNTS_AND_TIER: Final = {*_COUNTS, "service_tier"}
+_reply: Final = unchecked(Reply)
+_usage: Final = unchecked(TokenUsage)
 _STOP_WORDS: Final = {reason: word for word, reason in STOP_REASONS.items()}
 
 
 def read_reply(wire: Any) -> Reply:
     """A message as the Messages API answers it."""
-    body = an_object(wire, "$")
+    body = body_of(wire)
     conversation = Conversation()
-    items = enumerate(a_list(body.get("content"), "$.content"))
-    content = [read_block(an_object(item, f"$.content[{index}]"), conversation) for index, item in items]
+    items = a_list(body.get("content"), "$.content")
+    content = [read_block(an_object(item, "$.content"), conversation) for item in items]
     if content and body.get("stop_reason") == "max_tokens":
         content[-1] = _without_silence(content[-1], body["content"][-1])
     return judged(reply_from(body, tuple(content)))
@@ -47,6 +55,9 @@ def _without_silence(block: ContentBlock, wire: dict[str, Any]) -> ContentBlock:
 
 def reply_from(body: dict[str, Any], content: tuple[ContentBlock, ...]) -> Reply:
     """The reply around its content, not judged yet. What is noted is the difference to how it will be written."""
+    plain = _plain_reply(body, content)
+    if plain is not None:
+        return plain
     usage = body.get("usage")
     reply = Reply(
         content=content,
@@ -57,6 +68,48 @@ def reply_from(body: dict[str, Any], content: tuple[ContentBlock, ...]) -> Reply
     )
     rest = {key: value for key, value in body.items() if key != "content"}
     return reply.replace(provider_raw=noted(NAME, natural_reply(judged(reply)), rest))
+
+
+def _plain_reply(body: dict[str, Any], content: tuple[ContentBlock, ...]) -> Reply | None:
+    """What most answers are, read the short way: all that our fields do not say is its id."""
+    usage, provider_id, model = body.get("usage"), body.get("id"), body.get("model")
+    if len(body) != 8 or body.get("type") != "message" or body.get("role") != "assistant" or not content:
+        return None
+    if type(usage) is not dict or type(provider_id) is not str or type(model) is not str:
+        return None
+    word = body.get("stop_reason")
+    stop_reason = _PLAIN_ENDS.get(word) if type(word) is str else None
+    consumed = _plain_usage(usage)
+    if stop_reason is None or consumed is None or body.get("stop_sequence", "") is not None:
+        return None
+    if not provider_id.isascii() or not model.isascii() or provider_id == _MADE_UP_ID:
+        return None
+    return _reply(
+        content=content,
+        stop_reason=stop_reason,
+        usage=consumed,
+        model=model,
+        provider_raw={"dialect": NAME, "residue": {"in": {"id": {"is": provider_id, "was": _MADE_UP}}}},
+    )
+
+
+def _plain_usage(wire: dict[str, Any]) -> TokenUsage | None:
+    tier = wire.get("service_tier")
+    if wire.keys() != (_COUNTS if tier is None else _COUNTS_AND_TIER) or not (tier is None or type(tier) is str):
+        return None
+    given, cached = wire["input_tokens"], wire["cache_read_input_tokens"]
+    created, generated = wire["cache_creation_input_tokens"], wire["output_tokens"]
+    if not type(given) is type(cached) is type(created) is type(generated) is int:
+        return None
+    if given < 0 or cached < 0 or created < 0 or generated < 0:
+        return None
+    return _usage(
+        input_tokens=given,
+        output_tokens=generated,
+        cached_input_tokens=cached,
+        cache_creation_input_tokens=created,
+        service_tier=tier,
+    )
 
 
 def write_reply(reply: Reply) -> Written:
@@ -75,7 +128,7 @@ def write_reply(reply: Reply) -> Written:
 
 
 def natural_reply(reply: Reply) -> dict[str, Any]:
-    wire: dict[str, Any] = {"id": "msg_dragoman", "type": "message", "role": "assistant"}
+    wire: dict[str, Any] = {"id": _MADE_UP_ID, "type": "message", "role": "assistant"}
     if reply.model is not None:
         wire["model"] = reply.model
     failed = reply.fault is not None and reply.fault.code != "empty_response"  # which ends like any other

@@ -29,6 +29,8 @@ from dragoman.message import Message, ProviderRaw, Role, TextBlock
 
 _CHOICES: Final = {"auto": "auto", "any": "required", "tool": "tool", "none": "none"}
 _CHOICE_WORDS: Final = {ours: theirs for theirs, ours in _CHOICES.items()}
+_TOOL, _SYSTEM = Role.TOOL, Role.SYSTEM
+_NOTHING: Final[Mapping[str, Any]] = {}
 _TIERS: Final = ("auto", "standard_only")
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 _APART: Final = ("messages", "system", "tools")  # parts of a request that are read one by one
@@ -99,12 +101,13 @@ def _read_system(system: Any, conversation: Conversation) -> None:
 
 def _hoisted(messages: tuple[Message, ...]) -> tuple[list[Message], list[Message]]:
     """System prompts stand beside the list, but for those that came inside it."""
-    inside = [notes_of(message.metadata.provider_raw, NAME).get("form") == "listed" for message in messages]
-    system = [
-        m for m, listed in zip(messages, inside, strict=True) if m.role is Role.SYSTEM and not listed and m.content
-    ]
-    rest = [m for m, listed in zip(messages, inside, strict=True) if m.role is not Role.SYSTEM or listed]
-    return system, rest
+    system = [message for message in messages if message.role is _SYSTEM and not _is_listed(message)]
+    rest = [message for message in messages if message.role is not _SYSTEM or _is_listed(message)]
+    return [message for message in system if message.content], rest
+
+
+def _is_listed(message: Message) -> bool:
+    return notes_of(message.metadata.provider_raw, NAME).get("form") == "listed"
 
 
 def _written_system(messages: list[Message], losses: list[Loss]) -> Any:
@@ -166,21 +169,26 @@ def _written_messages(messages: list[Message], losses: list[Loss]) -> list[dict[
     wire: list[dict[str, Any]] = []
     previous: Message | None = None
     for message in messages:
-        notes = notes_of(message.metadata.provider_raw, NAME)
+        role, raw = message.role, message.metadata.provider_raw
+        notes = _NOTHING if raw is None else notes_of(raw, NAME)
         blocks = written_blocks(message, losses)
-        joins = previous is not None and _joins(previous, message, notes)
+        if not notes and role is not _TOOL and blocks:  # which is what most messages are
+            wire.append({"role": role._value_, "content": blocks})
+        elif blocks or not message.content:  # else nothing of it can be said here; the losses name it
+            if wire and previous is not None and _joins(previous, message, notes) and wire[-1]["role"] == "user":
+                wire[-1]["content"] = [*_as_list(wire[-1]["content"]), *blocks]
+            else:
+                wire.append(_as_noted({"role": "user" if role is _TOOL else role._value_, "content": blocks}, notes))
         previous = message
-        if not blocks and message.content:
-            continue  # nothing of it can be said here; the losses name it
-        if joins and wire and wire[-1]["role"] == "user":
-            wire[-1]["content"] = [*_as_list(wire[-1]["content"]), *blocks]
-            continue
-        role = "user" if message.role is Role.TOOL else message.role.value
-        content: Any = blocks
-        if notes.get("form") == "string" and len(blocks) == 1 and set(blocks[0]) == {"type", "text"}:
-            content = blocks[0]["text"]
-        wire.append({"role": role, "content": content, **notes.get("set", {})})
     return wire
+
+
+def _as_noted(wire: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
+    """A message in the form in which it came, and with what else stood in it."""
+    blocks = wire["content"]
+    if notes.get("form") == "string" and len(blocks) == 1 and set(blocks[0]) == {"type", "text"}:
+        wire["content"] = blocks[0]["text"]
+    return {**wire, **notes.get("set", {})}
 
 
 def _joins(previous: Message, message: Message, notes: Mapping[str, Any]) -> bool:

@@ -21,6 +21,7 @@ from dragoman.dialects.openai_chat.blocks import (
     read_parts,
     written_part,
 )
+from dragoman.dialects.openai_chat.plain import plain_options, plain_tool, read_messages
 from dragoman.dialects.openai_chat.quirks import finish, fitted
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
 from dragoman.dialects.parts.residue import noted, notes_of, restored
@@ -52,17 +53,18 @@ def read_request(wire: Any) -> Request:
     """A request as Chat Completions takes it."""
     body = an_object(wire, "$")
     conversation = Conversation()
-    for index, message in enumerate(a_list(body.get("messages"), "$.messages")):
-        _read_message(an_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", conversation)
-    tools = [_read_tool(an_object(tool, "$.tools")) for tool in a_list(body.get("tools") or [], "$.tools")]
-    functions = a_list(body.get("functions") or [], "$.functions")
-    tools.extend(_read_function(an_object(tool, "$.functions")) for tool in functions)
+    read_messages(a_list(body.get("messages"), "$.messages"), conversation, _read_message)
+    messages, tools = tuple(conversation.messages), _read_tools(body)
+    plain = plain_options(body)
+    if plain is not None:
+        raw = {"dialect": NAME, "spelled": plain[1]} if plain[1] else None
+        return Request(model=body["model"], messages=messages, tools=tools, options=plain[0], provider_raw=raw)
     spelled = _spelled(body)
     model = body.get("model")
     request = Request(
         model=model if isinstance(model, str) else None,
-        messages=tuple(conversation.messages),
-        tools=tuple(tools),
+        messages=messages,
+        tools=tools,
         options=_read_options(body, spelled),
     )
     rest = {key: value for key, value in body.items() if key not in _APART}
@@ -96,7 +98,8 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
     return Written(whole, tuple(losses))
 
 
-def _read_message(wire: dict[str, Any], where: str, conversation: Conversation) -> None:
+def _read_message(message: Any, where: str, conversation: Conversation) -> None:
+    wire = an_object(message, where)
     word = wire.get("role")
     if word in ("tool", "function"):
         result = _read_result(wire, where, conversation)
@@ -170,6 +173,15 @@ def _natural_result(result: ToolResultBlock, notes: Mapping[str, Any]) -> dict[s
     parts = [written_part(block) for block in result.content]
     content = natural_content(parts, notes.get("form"), Role.TOOL)
     return wire if content is ABSENT else {**wire, "content": content}
+
+
+def _read_tools(body: dict[str, Any]) -> tuple[ToolDefinition | OpaqueTool, ...]:
+    tools = [
+        plain_tool(tool) or _read_tool(an_object(tool, "$.tools"))
+        for tool in a_list(body.get("tools") or [], "$.tools")
+    ]
+    functions = a_list(body.get("functions") or [], "$.functions")
+    return (*tools, *(_read_function(an_object(tool, "$.functions")) for tool in functions))
 
 
 def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:

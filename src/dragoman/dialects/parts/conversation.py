@@ -13,6 +13,7 @@ from dragoman.dialects.parts.residue import notes_of
 from dragoman.errors import FormatError
 from dragoman.exchange import Loss, Reply, Request
 from dragoman.ids import TOOL_ID, derived_ulid
+from dragoman.jsontext import OWN, read_json
 from dragoman.message import (
     ContentBlock,
     InvalidToolUseBlock,
@@ -26,7 +27,12 @@ from dragoman.message import (
 from dragoman.value import unchecked
 
 UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # a wire does not say when something was said
+_decode: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
+_ASSISTANT: Final = Role.ASSISTANT
+_CALLS: Final = (ToolUseBlock, InvalidToolUseBlock)
 _NOTHING: Final = MessageMetadata()
+_NUMBERS: Final = tuple(str(number).zfill(26) for number in range(512))
 _message: Final = unchecked(Message)  # its blocks have been looked at
 _metadata: Final = unchecked(MessageMetadata)
 
@@ -37,24 +43,35 @@ class Conversation:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self._tool_ids: dict[str, str] = {}
-        self._uses: dict[str, int] = {}
+        self._uses: dict[str, int] = {}  # of ids that were used more than once
 
     def add(
         self, role: Role, blocks: Iterable[ContentBlock], raw: ProviderRaw | None = None, answers: str | None = None
     ) -> None:
         """One more message."""
         metadata = _NOTHING
-        if raw is not None:
+        if raw is not None or answers is not None:
             metadata = MessageMetadata(provider_raw=raw, parent_tool_use_id=answers)
-        elif answers is not None:
-            metadata = _metadata(parent_tool_use_id=answers)
-        made_id = str(len(self.messages)).zfill(26)
-        self.messages.append(_message(made_id, "", role, tuple(blocks), metadata, UNKNOWN_TIME))
+        self.say(role, tuple(blocks), metadata)
+
+    def say(self, role: Role, blocks: tuple[ContentBlock, ...], metadata: MessageMetadata = _NOTHING) -> None:
+        """One more message, of blocks and with metadata that have been looked at."""
+        messages = self.messages
+        count = len(messages)
+        made_id = _NUMBERS[count] if count < 512 else str(count).zfill(26)
+        messages.append(_message(made_id, "", role, blocks, metadata, UNKNOWN_TIME))
+
+    def answer(self, result: ToolResultBlock) -> None:
+        """One more message, with a result that has been looked at."""
+        self.say(Role.TOOL, (result,), _answering(result.tool_use_id))
 
     def call_id(self, provider_id: str) -> str:
         """Our id for a call. A provider that uses an id again means another call by it."""
-        count = self._uses[provider_id] = self._uses.get(provider_id, 0) + 1
-        made = tool_id_for(provider_id, count)
+        if provider_id in self._tool_ids:
+            self._uses[provider_id] = self._uses.get(provider_id, 1) + 1
+            made = tool_id_for(provider_id, self._uses[provider_id])
+        else:
+            made = tool_id_for(provider_id)
         self._tool_ids[provider_id] = made
         return made
 
@@ -63,18 +80,22 @@ class Conversation:
         return self._tool_ids.get(provider_id) or tool_id_for(provider_id, 1)
 
 
+@functools.lru_cache(maxsize=4096)  # a history is read again in every turn
+def _answering(tool_use_id: str) -> MessageMetadata:
+    return _metadata(parent_tool_use_id=tool_use_id)
+
+
 def with_ids_of_calls(request: Request, dialect: str) -> Request:
     """The request, with each result under the id that the provider gave its call, as far as the result says none.
 
     A result that was just made knows our id alone; its call came from the wire and is written under the wire's.
     """
-    theirs = {
-        block.id: notes["id"]
-        for message in request.messages
-        for block in message.content
-        if isinstance(block, ToolUseBlock | InvalidToolUseBlock)
-        and "id" in (notes := notes_of(block.provider_raw, dialect))
-    }
+    theirs: dict[str, str] = {}
+    for message in request.messages:
+        if message.role is _ASSISTANT:
+            for block in message.content:
+                if type(block) in _CALLS and "id" in (notes := notes_of(block.provider_raw, dialect)):  # type: ignore[union-attr]
+                    theirs[block.id] = notes["id"]  # type: ignore[union-attr]
     if not theirs:
         return request
     messages = tuple(_named(message, theirs, dialect) for message in request.messages)
@@ -111,6 +132,18 @@ def tool_id_for(provider_id: str, count: int = 1) -> str:
     if count == 1 and TOOL_ID.fullmatch(provider_id):
         return provider_id
     return "tu_" + derived_ulid(0, provider_id, str(count))
+
+
+def body_of(wire: Any) -> dict[str, Any]:
+    """The whole of a wire: an object, or the JSON text of one, of which no key may be doubled."""
+    if type(wire) is bytes:
+        try:
+            body = _decode(wire)
+            if type(body) is dict and _encode(body) == wire:  # how deep its parts are is looked at where they are read
+                return body
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass  # the careful reader knows what to say about it
+    return an_object(read_json(wire, OWN) if isinstance(wire, bytes | str) else wire, "$")
 
 
 def an_object(value: Any, where: str) -> dict[str, Any]:

@@ -71,13 +71,13 @@ def difference(written: Any, wire: Any) -> Residue | None:
         return {"at": parts} if parts else None
     if type(written) is type(wire) and type(wire) is not list and repr(written) == repr(wire):  # 0.0 is not -0.0
         return None
-    return {"is": wire, "was": _fingerprint(written)}
+    return {"is": wire, "was": fingerprint(written)}
 
 
 def _object_difference(written: dict[str, Any], wire: dict[str, Any]) -> Residue | None:
     residue: Residue = {}
     added = {key: value for key, value in wire.items() if key not in written}
-    dropped = {key: _fingerprint(value) for key, value in written.items() if key not in wire}
+    dropped = {key: fingerprint(value) for key, value in written.items() if key not in wire}
     inside = {key: part for key in written if key in wire and (part := difference(written[key], wire[key])) is not None}
     if added:
         residue["set"] = added
@@ -93,7 +93,7 @@ def restored(written: Any, residue: Residue | None) -> Any:
     if residue is None:
         return written
     if "was" in residue:
-        return residue["is"] if residue["was"] == _fingerprint(written) else written
+        return residue["is"] if residue["was"] == fingerprint(written) else written
     if type(written) is list:
         parts = residue.get("at", {})
         return [restored(item, parts.get(str(index))) for index, item in enumerate(written)]
@@ -103,12 +103,13 @@ def restored(written: Any, residue: Residue | None) -> Any:
     made = {
         key: restored(value, inside.get(key))
         for key, value in written.items()
-        if key not in dropped or dropped[key] != _fingerprint(value)
+        if key not in dropped or dropped[key] != fingerprint(value)
     }
     made.update((key, value) for key, value in residue.get("set", {}).items() if key not in made)
     return made
 
 
-def _fingerprint(value: Any) -> str:
+def fingerprint(value: Any) -> str:
+    """What a value is recognised by, short and the same everywhere."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))  # takes what a wire may hold and msgspec does not
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,154 @@
+"""The plain shapes of a request, which most traffic has, read the short way.
+
+    read_messages(listed, conversation, long_way)  the plain ones here, the others the long way
+    plain_tool(wire) -> ToolDefinition | None
+    plain_options(body) -> Options, spelled | None
+
+A plain shape says nothing but what the canonical fields say, so there is no difference to look for, and its parts are
+looked at here once. Everything else takes the long way. The one rule: what is read here, the long way reads alike; a
+test compares the two on recorded traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.dialects.openai_chat.blocks import NAME
+from dragoman.dialects.parts.conversation import Conversation
+from dragoman.dialects.parts.plainness import is_json, is_sound
+from dragoman.exchange import Options, SideEffects, ToolDefinition
+from dragoman.message import ContentBlock, Role, TextBlock, ToolResultBlock, ToolUseBlock
+from dragoman.value import unchecked
+
+_text: Final = unchecked(TextBlock)
+_tool_use: Final = unchecked(ToolUseBlock)
+_tool_result: Final = unchecked(ToolResultBlock)
+_tool: Final = unchecked(ToolDefinition)
+_decode: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
+_SPEAKERS: Final = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
+_FEW: Final = 64  # brackets, so that nothing is nested too deep
+_TYPES: Final = {
+    "model": (str,),
+    "max_tokens": (int,),
+    "max_completion_tokens": (int,),
+    "temperature": (int, float),
+    "top_p": (int, float),
+    "stream": (bool,),
+}
+_BESIDE: Final = ("messages", "tools")
+LongWay = Callable[[Any, str, Conversation], None]
+
+
+def read_messages(listed: list[Any], conversation: Conversation, long_way: LongWay) -> None:
+    """Read the list of messages: a text, a text with calls, calls alone, a result in words here, the rest elsewhere."""
+    say = conversation.say
+    for index, wire in enumerate(listed):
+        if type(wire) is dict:
+            role, content, size = wire.get("role"), wire.get("content"), len(wire)
+            if size == 2:
+                if type(content) is str and content and (content.isascii() or is_sound(content)):
+                    speaker = _SPEAKERS.get(role) if type(role) is str else None
+                    if speaker is not None:
+                        say(speaker, (_text(content),))
+                        continue
+            elif size == 3:
+                if role == "tool":
+                    if _plain_result(wire.get("tool_call_id"), content, conversation):
+                        continue
+                elif role == "assistant" and _plain_calls(wire, content, conversation):
+                    continue
+        long_way(wire, f"$.messages[{index}]", conversation)
+
+
+def _plain_result(provider_id: Any, content: Any, conversation: Conversation) -> bool:
+    if type(provider_id) is not str or type(content) is not str or not content:
+        return False
+    if not (content.isascii() or is_sound(content)) or not provider_id.isascii() or ":" in provider_id:
+        return False  # a colon may be that of a call without an id
+    tool_use_id = conversation.answered_id(provider_id)
+    raw = {"dialect": NAME, "id": provider_id} if provider_id != tool_use_id else None
+    conversation.answer(_tool_result(tool_use_id, (_text(content),), False, raw))
+    return True
+
+
+def _plain_calls(wire: dict[str, Any], content: Any, conversation: Conversation) -> bool:
+    calls = wire.get("tool_calls")
+    if type(calls) is not list or not calls:
+        return False
+    blocks: list[ContentBlock] = []
+    if type(content) is str:
+        if not content or not (content.isascii() or is_sound(content)):
+            return False
+        blocks.append(_text(content))
+    elif content is not None or "content" not in wire:
+        return False
+    plain = [call for wire in calls if (call := _plain_call(wire)) is not None]
+    if len(plain) != len(calls):
+        return False
+    for provider_id, name, value in plain:  # no id is given before
+        call_id = conversation.call_id(provider_id)
+        raw = {"dialect": NAME, "id": provider_id} if provider_id != call_id else None
+        blocks.append(_tool_use(call_id, name, value, raw))
+    conversation.say(Role.ASSISTANT, tuple(blocks))
+    return True
+
+
+def _plain_call(wire: Any) -> tuple[str, str, dict[str, Any]] | None:
+    """Id, name and input of a call whose arguments are spelled as we would spell them."""
+    if type(wire) is not dict or len(wire) != 3 or wire.get("type") != "function":
+        return None
+    provider_id, function = wire.get("id"), wire.get("function")
+    if type(provider_id) is not str or not provider_id.isascii() or type(function) is not dict or len(function) != 2:
+        return None
+    name, arguments = function.get("name"), function.get("arguments")
+    if type(name) is not str or not name.isascii() or type(arguments) is not str:
+        return None
+    if len(arguments) > 2 * _FEW and arguments.count("{") + arguments.count("[") > _FEW:
+        return None
+    try:
+        value = _decode(arguments)
+        if type(value) is dict and _encode(value) == arguments.encode():
+            return provider_id, name, value
+    except (msgspec.DecodeError, UnicodeError):
+        pass  # the long way knows what to say about it
+    return None
+
+
+def plain_tool(wire: Any) -> ToolDefinition | None:
+    """A function with a name, a description and parameters."""
+    if type(wire) is not dict or len(wire) != 2 or wire.get("type") != "function":
+        return None
+    function = wire.get("function")
+    if type(function) is not dict or len(function) != 3:
+        return None
+    name, description, schema = function.get("name"), function.get("description"), function.get("parameters")
+    if type(name) is not str or type(description) is not str or not description or type(schema) is not dict:
+        return None
+    if not is_sound(name) or not is_sound(description) or not is_json(schema):
+        return None
+    return _tool(name, description, schema, SideEffects.EXECUTE)
+
+
+def plain_options(body: dict[str, Any]) -> tuple[Options, dict[str, str]] | None:
+    """The options, if they are few and usual, and how the limit on tokens is spelled."""
+    for key, value in body.items():
+        if key not in _BESIDE and type(value) not in _TYPES.get(key, ()):
+            return None
+    limit, spelled = body.get("max_completion_tokens"), {}
+    if "max_tokens" in body:
+        if limit is not None:
+            return None
+        limit, spelled = body["max_tokens"], {"max_output_tokens": "max_tokens"}
+    if "model" not in body or ("tools" in body and not body["tools"]):
+        return None
+    options = Options(
+        max_output_tokens=limit,
+        temperature=body.get("temperature"),
+        top_p=body.get("top_p"),
+        stream=body.get("stream"),
+    )
+    return options, spelled
