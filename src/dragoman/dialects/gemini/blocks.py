@@ -44,7 +44,13 @@ _BY_ENDING: Final = {
     "jpeg": "image/jpeg",
     "webp": "image/webp",
     "gif": "image/gif",
+    "mp4": "video/mp4",
+    "mov": "video/quicktime",
+    "webm": "video/webm",
+    "mp3": "audio/mpeg",
+    "wav": "audio/wav",
 }
+_GUESSES: Final = {"image/*": "image/jpeg", "video/*": "video/mp4", "audio/*": "audio/wav"}
 _YOUTUBE: Final = re.compile(r"https?://(www\.|m\.)?(youtube\.com|youtu\.be)/")  # the one address without a media type
 Calls = Mapping[str, tuple[str, str]]  # our id of a call: its name, and its id on the wire or ""
 _RESULT_KEYS: Final = ("output", "result", "content")  # the API itself calls it "output", and a failure "error"
@@ -303,11 +309,16 @@ def _natural_media(source: ImageSource, media_type: str, notes: Mapping[str, Any
     elif source.kind == "url":
         typed = {"mimeType": media_type}
         if media_type.endswith("/*"):  # nobody said which kind of picture; the API wants to know
-            known = _BY_ENDING.get(data.partition("?")[0].rpartition(".")[2].lower(), "image/jpeg")
-            typed = {"mimeType": known} if media_type == "image/*" else {}
+            typed = {} if _YOUTUBE.match(data) else {"mimeType": _guessed_type(data, media_type)}
         return {"fileData": {"fileUri": data, **typed}}
     alphabet = notes.get("alphabet")
     if alphabet:
         data = data.translate(_URLSAFE)
         data = data.rstrip("=") if alphabet != "urlsafe" else data
     return {"inlineData": {"mimeType": media_type, "data": data}}
+
+
+def _guessed_type(address: str, kind: str) -> str:
+    """A media type by the ending of an address, if it is of that kind; else a common one of it."""
+    known = _BY_ENDING.get(address.partition("?")[0].rpartition(".")[2].lower(), "")
+    return known if known.startswith(kind.removesuffix("*")) else _GUESSES.get(kind, kind)

@@ -76,6 +76,8 @@ class PartialCall:
 
     def take(self, part: dict[str, Any], call: dict[str, Any]) -> bool:
         """Take a piece; whether it was the last one."""
+        if call.get("name") not in (None, "", self.name) or call.get("id") not in (None, "", self.provider_id):
+            raise FormatError("a call begins before another one has ended", where="functionCall")
         self._part.update((key, value) for key, value in part.items() if key != "functionCall")
         if isinstance(call.get("args"), dict):
             self.args.update(call["args"])

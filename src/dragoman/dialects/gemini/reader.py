@@ -24,7 +24,7 @@ from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, redacted, stre
 from dragoman.dialects.parts.framing import Frame, FramingError, splitter
 from dragoman.dialects.parts.residue import noted
 from dragoman.dialects.parts.scalars import text_or_none
-from dragoman.errors import FormatError
+from dragoman.errors import FormatError, JsonError
 from dragoman.event import (
     BlockComplete,
     MessageComplete,
@@ -39,6 +39,7 @@ from dragoman.event import (
     UsageUpdate,
 )
 from dragoman.exchange import Reply, StopReason
+from dragoman.jsontext import JsonLimits, read_json
 from dragoman.message import InvalidToolUseBlock, ProviderRaw, TextBlock, ThinkingBlock, ToolUseBlock
 
 HEAD: Final = ("modelVersion", "responseId", "createTime")  # what every chunk says again
@@ -48,6 +49,9 @@ _RUN_BY_THE_PROVIDER: Final = frozenset({"executableCode", "executable_code", "t
 _OF_SILENCE: Final = frozenset({"text", "thought", "thoughtSignature", "thought_signature"})
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _LATE_CHARACTERS: Final = 4096
+_CHUNK: Final = JsonLimits(
+    max_bytes=None, max_depth=150, max_keys=None, integers_of_64_bits=False, unique_keys=False
+)  # two equal keys in arguments are found when the call is read
 
 
 class StreamReader:
@@ -82,9 +86,9 @@ class StreamReader:
     def feed(self, data: bytes) -> list[StreamEvent]:
         """The events that these bytes complete."""
         events: list[StreamEvent] = []
-        data = self._opening(data) if self._looks else data
         if self._over:
             return events
+        data = self._opening(data) if self._looks else data
         if self._head is not None:
             self._head = (self._head + data)[:HEAD_BYTES]
         if not self._is_page:
@@ -153,17 +157,17 @@ class StreamReader:
         return early_end(NAME, self._head, tail)
 
     def _take(self, data: bytes, events: list[StreamEvent]) -> None:
-        if self._done:
-            self._keep_late(data.decode("utf-8", "backslashreplace"))
-            return
         if data.strip() == b"[DONE]":  # not Google's, but that of relays
             self._done = True
             return
+        if self._done:
+            self._keep_late(data.decode("utf-8", "backslashreplace"))
+            return
         try:
-            wire = msgspec.json.decode(data)
+            wire = _chunks(data)
             self._arguments = raw_arguments(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._fail("bad_event", "an event that is not JSON", events)
+        except (msgspec.DecodeError, UnicodeDecodeError, JsonError):
+            self._fail("bad_event", "an event that is not JSON, or nested too deep", events)
             return
         for chunk in wire if type(wire) is list else [wire]:
             if type(chunk) is not dict:
@@ -370,6 +374,13 @@ class _OpenText:
         self.item: dict[str, Any] = {}
 
 
+def _chunks(data: bytes) -> Any:
+    """The value of an event; what is nested deeper than a block can hold is refused."""
+    if data.count(b"[") + data.count(b"{") > _CHUNK.max_depth:  # else it cannot be deeper than that
+        return read_json(data, _CHUNK)
+    return msgspec.json.decode(data)
+
+
 def _candidates_of(chunk: dict[str, Any]) -> list[Any]:
     return a_list(chunk.get("candidates") or [], "candidates")
 
@@ -397,9 +408,9 @@ def _hint(chunk: dict[str, Any], model: str | None) -> ProviderRaw | None:
 def _is_last_chunk(tail: bytes) -> bool:
     """Whether what was left over is a whole chunk that ends the answer. JSON that is cut is not JSON."""
     try:
-        wire = msgspec.json.decode(tail) if tail else None
+        wire = _chunks(tail) if tail else None
         return bool(wire["candidates"][0]["finishReason"])  # type: ignore[index]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, JsonError, LookupError, TypeError):
         return False
 
 

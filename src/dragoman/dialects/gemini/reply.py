@@ -185,7 +185,7 @@ def finish_word(reply: Reply, notes: Mapping[str, Any]) -> Any:
         return _FINISH_WORDS.get(reply.stop_reason, "STOP")
     if reply.fault.provider_code in _FAILURES:
         return reply.fault.provider_code
-    if reply.fault.code in _UNUSABLE and "ended" in notes:
+    if reply.fault.code in _UNUSABLE and notes.get("ended") is not None:
         return notes["ended"]
     return _FAILURE_WORDS.get(reply.fault.code)
 

@@ -12,6 +12,7 @@ from dragoman.dialects.gemini.blocks import Turns, read_part, read_result, wire_
 from dragoman.dialects.gemini.options import allowed, lost_options, natural_choice, natural_config, read_options
 from dragoman.dialects.gemini.spelling import NAME, in_camel, listed, respelled
 from dragoman.dialects.gemini.tools import read_tools, written_tools
+from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.conversation import a_list, an_object
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none
@@ -75,6 +76,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     wire.update((key, value) for key, value in notes.get("empty", {}).items() if not wire.get(key))
     wire.update(restored(_natural_top(request, notes), notes.get("residue")))
     losses.extend(lost_options(request.options, config))
+    losses.extend(lost_asides(request, NAME))
     return Written(respelled(wire, notes.get("snake")), tuple(losses))
 
 

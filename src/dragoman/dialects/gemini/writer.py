@@ -219,8 +219,9 @@ class StreamWriter:
         for index in sorted(self._calls):
             self._waiting.setdefault(index, []).extend(self._whole_block(self._calls[index].block()))
         data = self._said(all_of_it=True)
+        raw = {name: note for name, note in (end.provider_raw or {}).items() if name != "unsaid"}  # here it must be
         return data + self._last(
-            Reply(stop_reason=end.stop_reason, usage=self._usage, model=self._model, provider_raw=end.provider_raw)
+            Reply(stop_reason=end.stop_reason, usage=self._usage, model=self._model, provider_raw=raw or None)
         )
 
     def _fault_of_the_end(self, end: MessageComplete) -> Fault | None:
@@ -233,7 +234,7 @@ class StreamWriter:
             return _violation("a block is missing between the others")
         was_limited = end.stop_reason is StopReason.MAX_TOKENS
         cut = next((call for call in self._calls.values() if was_limited or call.end is None), None)
-        return _fault_of(cut.start, end) if cut is not None else None
+        return _fault_of(cut.start.replace(index=0), end) if cut is not None else None
 
     def _fail(self, fault: Fault, raw: ProviderRaw | None) -> bytes:
         data = self._said(all_of_it=True)

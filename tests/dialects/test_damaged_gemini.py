@@ -1,0 +1,363 @@
+"""Damaged streams of Gemini: each ends as what it is, keeps what came before, and never looks complete."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.dialects import gemini
+from dragoman.event import StreamEvent, fold
+from dragoman.exchange import FAULT_CODES, Reply, StopReason
+from dragoman.message import InvalidToolUseBlock, TextBlock, ToolUseBlock
+
+
+def chunk(*parts: dict[str, Any], **candidate: Any) -> dict[str, Any]:
+    """A chunk as the API sends it."""
+    return {
+        "candidates": [{"content": {"parts": list(parts), "role": "model"}, "index": 0, **candidate}],
+        "modelVersion": "gemini-3-flash",
+        "responseId": "r1",
+    }
+
+
+def sse(*chunks: Any, end: str = "\r\n") -> bytes:
+    return "".join(f"data: {json.dumps(one, ensure_ascii=False)}{end}{end}" for one in chunks).encode()
+
+
+def called(arguments: str) -> bytes:
+    """A stream with a call whose arguments are this text."""
+    part = '{"functionCall":{"name":"read_file","args":' + arguments + "}}"
+    return f'data: {{"candidates":[{{"content":{{"parts":[{part}]}},"finishReason":"STOP"}}]}}\n\n'.encode()
+
+
+def piece(**call: Any) -> dict[str, Any]:
+    return chunk({"functionCall": call})
+
+
+HEL, LO = chunk({"text": "Hél"}), chunk({"text": "lo."}, finishReason="STOP")
+HELLO = sse(HEL, LO)
+STOP = chunk({"text": ""}, finishReason="STOP")
+PROBLEM = {"code": 503, "message": "busy", "status": "UNAVAILABLE"}
+REFUSED = {"code": 400, "message": "no", "status": "INVALID_ARGUMENT"}
+NAMED = {"details": [{"@type": "type.googleapis.com/google.rpc.RequestInfo", "requestId": "req-7"}]}
+PAGE = b"<!doctype html><html><body>Bad gateway, api_key=sk-very-secret-indeed</body></html>"
+LATE = chunk({"text": "more"})
+CODE = chunk({"executableCode": {"code": "print(1)", "language": "PYTHON"}}, finishReason="STOP")
+RAN = chunk({"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1\n"}})
+
+
+class Case(msgspec.Struct, frozen=True):
+    """Bytes, and what has to become of them."""
+
+    data: bytes
+    code: str | None  # of the fault; None is a complete answer
+    text: str = ""  # what is kept of it
+    raw: dict[str, str] = {}  # what stands in provider_raw: exactly this
+    inputs: tuple[str, ...] = ()  # texts of calls that cannot be made
+    framing: str | None = None
+    quirks: tuple[str, ...] = ()
+    fault: dict[str, Any] = {}  # what else the fault says
+
+
+CASES = {
+    # --- complete, whatever the bytes look like
+    "as it should be": Case(HELLO, None, "Héllo."),
+    "LF": Case(sse(HEL, LO, end="\n"), None, "Héllo."),
+    "CR": Case(sse(HEL, LO, end="\r"), None, "Héllo."),
+    "a byte order mark": Case(b"\xef\xbb\xbf" + HELLO, None, "Héllo."),
+    "comments, pings and unknown events": Case(
+        b": hi\n\nevent: ping\ndata: {}\n\n"
+        + sse(HEL, {"ping": 1})
+        + b"id: 7\nretry: 9\nevent: x\n\n: bye\n\n"
+        + sse(LO),
+        None,
+        "Héllo.",
+    ),
+    "white space first": Case(b" \r\n\n" + HELLO, None, "Héllo."),
+    "no candidates beside the usage": Case(
+        sse(HEL, LO, {"candidates": [], "usageMetadata": {"promptTokenCount": 3}}), None, "Héllo."
+    ),
+    "a last chunk without its empty line": Case(HELLO[:-2], None, "Héllo."),
+    "[DONE] of a relay": Case(HELLO + b"data: [DONE]\n\n", None, "Héllo."),
+    "[DONE] twice": Case(HELLO + b"data: [DONE]\n\ndata: [DONE]\n\n", None, "Héllo."),
+    "an array": Case(json.dumps([HEL, LO], indent=1).encode(), None, "Héllo."),
+    "an array, as it was asked for": Case(
+        b"\xef\xbb\xbf" + json.dumps([HEL, LO], indent=1).encode(), None, "Héllo.", framing="json-array"
+    ),
+    "an array without its last bracket": Case(json.dumps([HEL, LO]).encode()[:-1], None, "Héllo."),
+    "a whole response": Case(json.dumps(chunk({"text": "Hi."}, finishReason="STOP"), indent=2).encode(), None, "Hi."),
+    "a refusal of the prompt": Case(sse({"promptFeedback": {"blockReason": "SAFETY"}}), None),
+    "at the limit": Case(sse(HEL, chunk({"text": "l"}, finishReason="MAX_TOKENS")), None, "Hél" + "l"),
+    "after code that was run": Case(sse(CODE, RAN, LO), None, "lo."),
+    "a signature after the reason": Case(sse(HEL, LO, chunk({"text": "", "thoughtSignature": "cw=="})), None, "Héllo."),
+    "no reason, where that is known of the provider": Case(
+        sse(HEL) + b"data: [DONE]\n\n", None, "Hél", quirks=("terminal_reason_optional",)
+    ),
+    # --- cut
+    "nothing": Case(b"", "empty_response"),
+    "white space alone": Case(b"\r\n \n", "empty_response"),
+    "a byte order mark alone": Case(b"\xef\xbb\xbf", "empty_response"),
+    "[DONE] alone": Case(b"data: [DONE]\n\n", "empty_response"),
+    "an array of nothing": Case(b"[\n]\n", "empty_response"),
+    "comments alone": Case(b": ping\n\n", "stream_incomplete"),
+    "no reason": Case(sse(HEL), "stream_incomplete", "Hél", fault={"retryable": True, "error_class": "network"}),
+    "no reason, then [DONE]": Case(sse(HEL) + b"data: [DONE]\n\n", "stream_incomplete", "Hél"),
+    "no reason, and no [DONE], where it is optional": Case(
+        sse(HEL), "stream_incomplete", "Hél", quirks=("terminal_reason_optional",)
+    ),
+    "no reason in a whole array": Case(json.dumps([HEL]).encode(), "stream_incomplete", "Hél"),
+    "inside an event": Case(
+        sse(HEL) + b'data: {"candidates":[{"con', "stream_incomplete", "Hél", {"tail": 'data: {"candidates":[{"con'}
+    ),
+    "inside the second line of an event": Case(
+        sse(HEL) + b'data: {"candidates":\ndata: [{"con',
+        "stream_incomplete",
+        "Hél",
+        {"tail": '{"candidates":\ndata: [{"con'},
+    ),
+    "inside a long event": Case(
+        sse(HEL) + b'data: {"x":"' + b"y" * 9000, "stream_incomplete", "Hél", {"tail": 'data: {"x":"' + "y" * 4084}
+    ),
+    "inside a character": Case(
+        sse(HEL) + b'data: {"text":"h\xc3', "stream_incomplete", "Hél", {"tail": 'data: {"text":"h\\xc3'}
+    ),
+    "inside an item of an array": Case(
+        json.dumps([HEL]).encode()[:-1] + b',{"cand', "stream_incomplete", "Hél", {"tail": '{"cand'}
+    ),
+    "inside a character of an array": Case(
+        b'[{"candidates":[{"content":{"parts":[{"text":"h' + b"\xc3",
+        "stream_incomplete",
+        "",
+        {"tail": '{"candidates":[{"content":{"parts":[{"text":"h\\xc3'},
+    ),
+    "inside a whole response": Case(b'{"candidates":[{"co', "stream_incomplete", "", {"tail": '{"candidates":[{"co'}),
+    "after the reason, inside one more event": Case(
+        HELLO + b'data: {"usageMeta', "stream_incomplete", "Héllo.", {"tail": 'data: {"usageMeta'}
+    ),
+    "while code runs": Case(sse(CODE, RAN), "stream_incomplete"),
+    # --- not what it should be
+    "no JSON": Case(sse(HEL) + b"data: {oops}\n\n" + sse(LO), "bad_event", "Hél", fault={"retryable": True}),
+    "no object": Case(sse(HEL) + b"data: 7\n\n" + sse(LO), "bad_event", "Hél"),
+    "a number that is none": Case(sse(HEL) + b'data: {"usageMetadata":{"n":NaN}}\n\n' + sse(LO), "bad_event", "Hél"),
+    "bytes that are no text": Case(sse(HEL) + b'data: {"modelVersion":"\xff"}\n\n' + sse(LO), "bad_event", "Hél"),
+    "half of a character": Case(sse(HEL) + b'data: {"modelVersion":"\\ud83d"}\n\n' + sse(LO), "bad_event", "Hél"),
+    "nested too deep": Case(
+        sse(HEL) + b'data: {"usageMetadata":' + b"[" * 5000 + b"]" * 5000 + b"}\n\n" + sse(LO), "bad_event", "Hél"
+    ),
+    "something between the items of an array": Case(
+        json.dumps([HEL]).encode()[:-1] + b" oops, " + json.dumps(LO).encode() + b"]", "bad_event", "Hél"
+    ),
+    "no comma between the items of an array": Case(
+        json.dumps([HEL]).encode()[:-1] + json.dumps(LO).encode() + b"]", "bad_event", "Hél"
+    ),
+    "events where an array was asked for": Case(HELLO, "bad_event", framing="json-array"),
+    "a page": Case(
+        PAGE, "bad_content_type", "", {"head": "<!doctype html><html><body>Bad gateway, api_key=***</body></html>"}
+    ),
+    "a page where an array was asked for": Case(
+        b"\n <p>no</p>", "bad_content_type", "", {"head": "\n <p>no</p>"}, framing="json-array"
+    ),
+    "a long page": Case(b"<p>" + b"x" * 5000, "bad_content_type", "", {"head": "<p>" + "x" * 1021}),
+    "another JSON object": Case(
+        b'{"detail": "Not Found"}', "bad_content_type", "", {"head": '{"detail": "Not Found"}'}
+    ),
+    "another JSON array": Case(b'[{"detail": 1}]', "bad_content_type", "", {"head": '[{"detail": 1}]'}),
+    # --- errors that the provider names
+    "an error": Case(
+        sse(HEL, {"error": PROBLEM}, LO),
+        "overloaded",
+        "Hél",
+        fault={"provider_code": "UNAVAILABLE", "retryable": True, "request_id": "r1", "message": "busy"},
+    ),
+    "an error that is final": Case(
+        sse(HEL, {"error": {**REFUSED, **NAMED}}),
+        "invalid_request",
+        "Hél",
+        fault={"provider_code": "INVALID_ARGUMENT", "retryable": False, "request_id": "req-7"},
+    ),
+    "an error in place of the stream": Case(
+        json.dumps({"error": PROBLEM}, indent=2).encode(), "overloaded", fault={"provider_code": "UNAVAILABLE"}
+    ),
+    "an error in an array": Case(json.dumps([HEL, {"error": PROBLEM}]).encode(), "overloaded", "Hél"),
+    "an error as a text": Case(b'{"error": "no such route"}', "server_error", fault={"message": "no such route"}),
+    "a call that the provider could not read": Case(
+        sse(HEL, chunk(finishReason="MALFORMED_FUNCTION_CALL", finishMessage="bad call")),
+        "tool_input_invalid",
+        "Hél",
+        fault={"provider_code": "MALFORMED_FUNCTION_CALL", "message": "bad call"},
+    ),
+    # --- out of order
+    "candidates that are no list": Case(sse(HEL, {"candidates": {"a": 1}}, LO), "protocol_violation", "Hél"),
+    "a candidate that is no object": Case(sse(HEL, {"candidates": [1]}, LO), "protocol_violation", "Hél"),
+    "a part that is no object": Case(sse(HEL, chunk("x"), LO), "protocol_violation", "Hél"),  # type: ignore[arg-type]
+    "a piece of a call that has not begun": Case(
+        sse(HEL, piece(partialArgs=[{"jsonPath": "$.a", "numberValue": 1}]), LO), "protocol_violation", "Hél"
+    ),
+    "a piece that fits nowhere": Case(
+        sse(HEL, piece(name="f", partialArgs=[{"jsonPath": "$[0]", "numberValue": 1}], willContinue=True)),
+        "protocol_violation",
+        "Hél",
+        inputs=("",),
+    ),
+    "a second call inside the first": Case(
+        sse(HEL, piece(name="f", willContinue=True), piece(name="g", willContinue=True), LO),
+        "protocol_violation",
+        "Hél",
+        inputs=("",),
+    ),
+    # --- calls
+    "arguments that are a list": Case(called("[1]"), "tool_input_invalid", inputs=("[1]",)),
+    "arguments that are a text": Case(called('"{}"'), "tool_input_invalid", inputs=('"{}"',)),
+    "arguments that are an empty text": Case(called('""'), "tool_input_invalid", inputs=('""',)),
+    "arguments with a key twice": Case(called('{"a":1,"a":2}'), "tool_input_invalid", inputs=('{"a":1,"a":2}',)),
+    "arguments with NaN": Case(called('{"a":NaN}'), "bad_event"),  # here it is the event that is no JSON
+    "arguments that were cut by the end of the stream": Case(
+        sse(HEL, piece(name="f", willContinue=True)), "stream_incomplete", "Hél", inputs=("",)
+    ),
+    "arguments that were cut by the limit": Case(
+        sse(
+            HEL,
+            piece(name="f", partialArgs=[{"jsonPath": "$.a", "stringValue": "x"}], willContinue=True),
+            chunk({"text": ""}, finishReason="MAX_TOKENS"),
+        ),
+        "tool_input_truncated",
+        "Hél",
+        inputs=("",),
+    ),
+    # --- nothing said
+    "an end without a word": Case(sse(STOP), "empty_response"),
+    "an end without a word, and not why": Case(sse(chunk(finishReason="OTHER")), "empty_response"),
+    # --- after the end
+    "words after the reason": Case(
+        HELLO + sse(LATE), None, "Héllo.", {"late": msgspec.json.encode(LATE["candidates"][0]).decode()}
+    ),
+    "a call after the reason": Case(
+        HELLO + sse(piece(name="f", args={})),
+        None,
+        "Héllo.",
+        {"late": msgspec.json.encode(piece(name="f", args={})["candidates"][0]).decode()},
+    ),
+    "words after [DONE]": Case(
+        HELLO + b"data: [DONE]\n\n" + sse(LATE), None, "Héllo.", {"late": json.dumps(LATE, ensure_ascii=False)}
+    ),
+    "something after an array": Case(
+        json.dumps([HEL, LO]).encode() + b"\n oops \xc3", None, "Héllo.", {"late": "oops \\xc3"}
+    ),
+    "a long text after [DONE]": Case(
+        HELLO + b"data: [DONE]\n\ndata: " + b"x" * 9000 + b"\n\n", None, "Héllo.", {"late": "x" * 4096}
+    ),
+}
+
+
+def pieces(data: bytes, how: str) -> Iterable[bytes]:
+    if how == "whole":
+        return [data]
+    if how == "byte by byte":
+        return [data[at : at + 1] for at in range(len(data))]
+    chance = random.Random(how + str(len(data)))
+    edges = sorted({0, len(data), *(chance.randrange(len(data) + 1) for _ in range(12))})
+    return [data[start:end] for start, end in itertools.pairwise(edges)]
+
+
+def events_of(case: Case, how: str) -> list[StreamEvent]:
+    reader = gemini.stream_reader(case.framing, case.quirks)
+    events = [event for one in pieces(case.data, how) for event in reader.feed(one)]
+    events += reader.close()
+    assert reader.feed(HELLO) == []  # fed after its end
+    assert reader.close() == []
+    return events
+
+
+def text_of(reply: Reply) -> str:
+    return "".join(block.text for block in reply.content if isinstance(block, TextBlock))
+
+
+@pytest.mark.parametrize("how", ["whole", "byte by byte", "random 1", "random 2", "random 3"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_damaged_stream_ends_as_what_it_is(name: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    case = CASES[name]
+    with caplog.at_level(logging.WARNING, "dragoman.stream"):
+        events = events_of(case, how)
+    reply = fold(events)
+    assert (reply.fault.code if reply.fault else None) == case.code
+    assert text_of(reply) == case.text
+    kept = {key: (reply.provider_raw or {}).get(key) for key in ("tail", "head", "late")}
+    assert {key: value for key, value in kept.items() if value is not None} == case.raw
+    assert len(caplog.records) == ("late" in case.raw)
+    unusable = [block for block in reply.content if isinstance(block, InvalidToolUseBlock)]
+    assert tuple(block.input_text for block in unusable) == case.inputs
+    assert not any(isinstance(block, ToolUseBlock) for block in reply.content)
+    assert {key: getattr(reply.fault, key) for key in case.fault} == case.fault
+    assert "\ufffd" not in repr(reply)
+    assert events == events_of(case, "whole")
+
+
+@pytest.mark.parametrize("framing", [None, "json-array"])
+@pytest.mark.parametrize("name", CASES)
+def test_what_was_damaged_is_written_as_damaged(name: str, framing: str | None) -> None:
+    events = events_of(CASES[name], "whole")
+    first = fold(events)
+    writer = gemini.stream_writer(framing)
+    data = b"".join([*map(writer.feed, events), writer.close()])
+    reader = gemini.stream_reader(framing)
+    again = fold([*reader.feed(data), *reader.close()])
+    assert (again.fault is None) is (first.fault is None)
+    assert text_of(again) == text_of(first)
+    assert not any(isinstance(block, ToolUseBlock) for block in again.content)
+    if first.fault is not None and again.fault is not None:
+        assert again.fault.code in FAULT_CODES
+        assert again.fault.message == first.fault.message
+
+
+def test_a_stream_cut_at_any_byte_keeps_what_came_and_never_looks_complete() -> None:
+    call = {"functionCall": {"name": "read_file", "args": {"path": "é"}}}
+    for data in (
+        sse(HEL, chunk(call, finishReason="STOP")),
+        json.dumps([HEL, chunk(call, finishReason="STOP")]).encode(),
+    ):
+        for cut in range(len(data)):
+            reader = gemini.stream_reader()
+            reply = fold([*reader.feed(data[:cut]), *reader.close()])
+            assert "\ufffd" not in repr(reply)
+            if reply.fault is None:  # only the last empty line, or the last bracket, is missing
+                assert len(data) - cut <= 3
+                assert reply.stop_reason is StopReason.TOOL_USE
+            else:
+                assert reply.fault.code in ("empty_response", "stream_incomplete")
+                assert text_of(reply) in ("", "Hél")
+                assert not any(isinstance(block, ToolUseBlock) for block in reply.content)
+
+
+def test_whole_answers_are_judged_like_streamed_ones_and_come_back_as_they_were() -> None:
+    listed = chunk({"functionCall": {"name": "f", "id": "c1", "args": [1]}, "thoughtSignature": "cw=="})
+    for code, wire in (
+        ("empty_response", chunk(finishReason="STOP")),
+        ("empty_response", {"candidates": [{"content": {"role": "model", "parts": []}, "finishReason": "STOP"}]}),
+        ("empty_response", chunk({"text": ""}, finishReason=1)),
+        ("empty_response", chunk(finishReason="OTHER")),
+        ("empty_response", chunk()),
+        ("tool_input_invalid", {**listed, "candidates": [{**listed["candidates"][0], "finishReason": "STOP"}]}),
+        ("tool_input_invalid", {**listed, "candidates": [{**listed["candidates"][0], "finishReason": "SAFETY"}]}),
+        ("tool_input_invalid", listed),
+        ("tool_input_truncated", {**listed, "candidates": [{**listed["candidates"][0], "finishReason": "MAX_TOKENS"}]}),
+        ("tool_input_truncated", chunk({"functionCall": {"name": "f", "willContinue": True}}, finishReason=2)),
+    ):
+        reply = gemini.read_reply(wire)
+        assert reply.fault is not None
+        assert reply.fault.code == code
+        assert not any(isinstance(block, ToolUseBlock) for block in reply.content)
+        assert gemini.write_reply(reply).wire == wire
+
+
+def test_a_call_with_two_equal_keys_is_not_written_as_one_that_can_be_made() -> None:
+    reply = fold(events_of(CASES["arguments with a key twice"], "whole"))
+    written = gemini.write_reply(reply)
+    assert [loss.block_type for loss in written.losses] == ["invalid_tool_use"]
+    assert gemini.read_reply(written.wire).fault is not None
