@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from dragoman.dialects.anthropic.blocks import NAME, read_block, read_result, written_blocks
+from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
@@ -73,6 +74,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     tools = [written for tool in request.tools if (written := _written_tool(tool, losses)) is not None]
     if tools:
         wire["tools"] = tools
+    losses.extend(lost_asides(request, NAME))
     return Written({**notes.get("empty", {}), **wire, **top}, tuple(losses))
 
 
@@ -86,7 +88,10 @@ def _lost_options(options: Options) -> list[Loss]:
         "service_tier": options.service_tier not in (None, *_TIERS),
         "reasoning": options.reasoning is not None and options.reasoning.effort not in (None, "none", *_EFFORTS),
     }
-    return [Loss("", "", name, NAME, "this API has no such option") for name, is_lost in lost.items() if is_lost]
+    losses = [Loss("", "", name, NAME, "this API has no such option") for name, is_lost in lost.items() if is_lost]
+    if options.response_format is not None and options.response_format.name is not None:
+        losses.append(Loss("", "", "response_format.name", NAME, "this API takes a schema without a name"))
+    return losses
 
 
 def _read_system(system: Any, conversation: Conversation) -> None:

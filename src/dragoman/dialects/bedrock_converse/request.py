@@ -12,6 +12,7 @@ from typing import Any
 from dragoman.dialects.bedrock_converse.blocks import losing, read_block, read_result, written_blocks
 from dragoman.dialects.bedrock_converse.options import family_of, lose_options, natural_top, read_options
 from dragoman.dialects.bedrock_converse.words import NAME
+from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none
@@ -69,6 +70,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     if tools or (notes.get("no_tools") and "toolConfig" in top):
         wire["toolConfig"] = {"tools": tools, **top.get("toolConfig", {})}
     lose_options(request, wire, losing(losses))
+    losses.extend(lost_asides(request, NAME))
     return Written(wire, tuple(losses))
 
 

@@ -17,6 +17,7 @@ from dragoman.dialects.cohere.blocks import (
     read_said,
     written_part,
 )
+from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
 from dragoman.dialects.parts.functions import read_tool, written_tool
 from dragoman.dialects.parts.losses import lost_failure, lost_options, sayable
@@ -72,6 +73,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     elif "empty" in notes:
         wire.update(notes["empty"])
     wire.update(top)
+    losses.extend(lost_asides(request, NAME))
     return Written(wire, tuple(losses))
 
 
@@ -219,6 +221,7 @@ def _lost_options(options: Options) -> list[Loss]:
     lost = {
         "tool_choice.name": options.tool_choice is not None and options.tool_choice.name is not None,
         "parallel_tool_calls": options.parallel_tool_calls is False,
+        "response_format.name": options.response_format is not None and options.response_format.name is not None,
         "reasoning.effort": reasoning.effort not in (None, "none"),
         "service_tier": options.service_tier is not None,
         "user": options.user is not None,

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from dragoman.dialects.ollama.blocks import NAME, cannot_say, form_of, natural_message, read_blocks, written_call
+from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
 from dragoman.dialects.parts.functions import read_tool, written_tool
 from dragoman.dialects.parts.losses import lost_failure, lost_options, sayable
@@ -68,6 +69,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     wire.update(top)
     if wire.get("think") is True and request.options.reasoning is not None and request.options.reasoning.effort:
         losses.append(Loss("", "", "reasoning.effort", NAME, "this API knows no such level; it is told to think"))
+    losses.extend(lost_asides(request, NAME))
     return Written(wire, tuple(losses))
 
 
@@ -240,6 +242,7 @@ def _lost_options(options: Options) -> list[Loss]:
     lost = {
         "tool_choice": options.tool_choice is not None and options.tool_choice.mode != "auto",
         "parallel_tool_calls": options.parallel_tool_calls is False,
+        "response_format.name": options.response_format is not None and options.response_format.name is not None,
         "reasoning.budget_tokens": reasoning.budget_tokens is not None,
         "service_tier": options.service_tier is not None,
         "user": options.user is not None,

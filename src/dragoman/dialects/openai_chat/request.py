@@ -23,6 +23,7 @@ from dragoman.dialects.openai_chat.blocks import (
 )
 from dragoman.dialects.openai_chat.plain import plain_options, plain_tool, read_messages
 from dragoman.dialects.openai_chat.quirks import finish, fitted
+from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none, texts_of
@@ -95,6 +96,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
     whole = {**notes.get("empty", {}), **wire, **top}
     if quirks:
         finish(whole, quirks, losses)
+    losses.extend(lost_asides(request, NAME))
     return Written(whole, tuple(losses))
 
 

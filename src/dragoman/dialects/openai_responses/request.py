@@ -19,6 +19,7 @@ from dragoman.dialects.openai_responses.blocks import (
     read_result,
     written_items,
 )
+from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
 from dragoman.dialects.parts.quirks import REFUSALS, without_refused
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
@@ -101,6 +102,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
         wire["tools"] = tools
     wire.update((key, value) for key, value in notes.get("empty", {}).items() if not wire.get(key))
     losses.extend(_lost_options(request.options, top))
+    losses.extend(lost_asides(request, NAME))
     return Written({**wire, **top}, tuple(losses))
 
 
@@ -319,6 +321,7 @@ def _written_format(asked: ResponseFormat) -> dict[str, Any]:
 def _lost_options(options: Options, wire: dict[str, Any]) -> Iterator[Loss]:
     """What was asked for and cannot be asked for here, but for what this very wire said in words of its own."""
     budget = options.reasoning.budget_tokens if options.reasoning is not None else None
+    switch = options.reasoning.enabled if options.reasoning is not None else None
     for name, value in (
         ("top_k", options.top_k),
         ("stop_sequences", options.stop_sequences or None),
@@ -327,7 +330,7 @@ def _lost_options(options: Options, wire: dict[str, Any]) -> Iterator[Loss]:
         ("frequency_penalty", options.frequency_penalty),
         ("reasoning.budget_tokens", budget),
         ("service_tier", options.service_tier),
-        ("reasoning", options.reasoning.effort if options.reasoning is not None else None),
+        ("reasoning", (options.reasoning.effort or switch or budget) if options.reasoning is not None else None),
     ):
         if value is not None and name not in wire:
             yield Loss("", "", name, NAME, "this API takes no such option")
