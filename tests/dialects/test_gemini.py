@@ -1,0 +1,333 @@
+"""What is true of the Gemini dialect alone: options that it cannot say, and streams that it writes at once."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from dragoman import dialects
+from dragoman.cli.prove import records_of
+from dragoman.dialects import gemini
+from dragoman.event import (
+    BlockComplete,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+    fold,
+    unfold,
+)
+from dragoman.exchange import Fault, Options, Reasoning, Reply, ResponseFormat, StopReason
+from dragoman.message import (
+    ContentBlock,
+    DocumentBlock,
+    ImageSource,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    TokenUsage,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from tests.conftest import CORPUS
+from tests.dialects.test_grid import CALLS, REQUEST, message
+
+# --- losses ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "thinking", "lost"),
+    [
+        (Reasoning(effort="high"), {"thinkingLevel": "high"}, []),
+        (Reasoning(effort="high", budget_tokens=512), {"thinkingBudget": 512}, ["reasoning.effort"]),
+        (Reasoning(effort="max"), {"thinkingLevel": "high"}, ["reasoning.effort"]),
+        (Reasoning(effort="none"), {"thinkingBudget": 0}, []),
+        (Reasoning(enabled=False, effort="low"), {"thinkingBudget": 0}, ["reasoning.effort"]),
+        (Reasoning(enabled=False, budget_tokens=9), {"thinkingBudget": 0}, ["reasoning.budget_tokens"]),
+    ],
+)
+def test_how_much_to_think_is_said_or_named_as_lost(
+    reasoning: Reasoning, thinking: dict[str, Any], lost: list[str]
+) -> None:
+    written = gemini.write_request(REQUEST.replace(options=Options(reasoning=reasoning)))
+    assert written.wire["generationConfig"] == {"thinkingConfig": thinking}
+    assert [loss.block_type for loss in written.losses] == lost
+
+
+def test_a_level_beside_a_budget_that_came_from_here_is_no_loss() -> None:
+    config = {"thinkingConfig": {"thinkingBudget": 512, "thinkingLevel": "HIGH"}}
+    wire = {"contents": [{"role": "user", "parts": [{"text": "Hi."}]}], "generationConfig": config}
+    written = gemini.write_request(gemini.read_request(wire))
+    assert (written.wire, written.losses) == (wire, ())
+
+
+def test_the_name_of_a_schema_and_who_asks_are_named_as_lost() -> None:
+    asked = ResponseFormat("json_schema", {"type": "object"}, "answer", strict=True)
+    options = Options(response_format=asked, user="u1", parallel_tool_calls=False)
+    written = gemini.write_request(REQUEST.replace(options=options))
+    lost = {loss.block_type for loss in written.losses}
+    assert lost == {"response_format.name", "user", "parallel_tool_calls"}
+
+
+def test_the_name_of_a_document_is_named_as_lost_and_the_document_is_not() -> None:
+    document = DocumentBlock(ImageSource("base64", "JVBERi0="), "application/pdf", "report.pdf")
+    history = (
+        message(Role.USER, document),
+        message(Role.ASSISTANT, CALLS[0]),
+        message(Role.TOOL, ToolResultBlock(CALLS[0].id, (TextBlock("found"), document)), parent=CALLS[0].id),
+    )
+    written = gemini.write_request(REQUEST.replace(messages=history))
+    assert [(loss.block_type, loss.message_id) for loss in written.losses] == [("document.name", "01HZ001")] * 2
+    assert json.dumps(written.wire).count("JVBERi0=") == 2
+    unnamed = message(Role.USER, document.replace(name=None))
+    assert gemini.write_request(REQUEST.replace(messages=(unnamed,))).losses == ()
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+def written(events: Sequence[StreamEvent], framing: str | None = None) -> list[bytes]:
+    """What each event gives, and what the end gives."""
+    writer = gemini.stream_writer(framing)
+    return [*map(writer.feed, events), writer.close()]
+
+
+def chunks(data: bytes) -> list[Any]:
+    """The chunks of some bytes, which must be whole ones."""
+    lines = data.decode().split("\n\n")
+    assert lines.pop() == ""
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def heard(data: bytes, framing: str | None = None) -> Reply:
+    reader = gemini.stream_reader(framing)
+    return fold([*reader.feed(data), *reader.close()])
+
+
+def test_each_event_is_written_when_it_comes() -> None:
+    hint = {"dialect": "gemini", "residue": {"set": {"responseId": "r1"}}}
+    thought = {"dialect": "gemini", "form": "thought"}
+    signed = {"dialect": "gemini", "residue": {"set": {"thoughtSignature": "cw=="}}}
+    call = ToolUseStart(2, CALLS[0].id, "read_file", {"dialect": "gemini", "id": ""})
+    events = (
+        (MessageStart("m", hint), []),
+        (ThinkingDelta(0, "Hm", None, thought), [{"text": "Hm", "thought": True}]),
+        (ThinkingDelta(0, "m."), [{"text": "m.", "thought": True}]),
+        (ThinkingDelta(0, "", "c2ln", thought), [{"text": "", "thought": True, "thoughtSignature": "c2ln"}]),
+        (TextDelta(1, "Hé"), [{"text": "Hé"}]),
+        (UsageUpdate(TokenUsage(input_tokens=8, output_tokens=1)), []),
+        (TextDelta(1, "llo."), [{"text": "llo."}]),
+        (TextDelta(1, "", signed), [{"text": "", "thoughtSignature": "cw=="}]),
+        (call, []),
+        (ToolUseInputDelta(2, '{"path":'), []),
+        (ToolUseInputDelta(2, '"x"}'), []),
+        (
+            ToolUseEnd(2, call.provider_raw),
+            [{"functionCall": {"name": "read_file", "args": {"path": "x"}}}],
+        ),
+        (UsageUpdate(TokenUsage(input_tokens=8, output_tokens=9)), []),
+        (MessageComplete(StopReason.TOOL_USE, None, hint), [{"text": ""}]),
+    )
+    writer = gemini.stream_writer()
+    seen = []
+    for event, parts in events:
+        made = chunks(writer.feed(event))
+        assert [part for one in made for part in one["candidates"][0]["content"]["parts"]] == parts
+        seen += made
+    assert writer.close() == b""
+    assert {(one["responseId"], one["modelVersion"]) for one in seen} == {("r1", "m")}
+    assert [one.get("usageMetadata", {}).get("candidatesTokenCount") for one in seen] == [
+        *[None] * 4,
+        1,
+        *[None] * 2,
+        9,
+    ]
+    assert [one["candidates"][0].get("finishReason") for one in seen] == [*[None] * 7, "STOP"]
+
+
+def test_what_stands_behind_a_call_waits_for_it() -> None:
+    first, second = (ToolUseStart(index, call.id, call.name) for index, call in enumerate(CALLS))
+    events = [
+        first,
+        second,
+        ToolUseInputDelta(1, '{"n":2}'),
+        ToolUseEnd(1),
+        TextDelta(2, "Wait."),
+        ToolUseInputDelta(0, '{"n":1}'),
+        ToolUseEnd(0),
+        TextDelta(2, " Go."),
+        MessageComplete(StopReason.TOOL_USE),
+    ]
+    data = written(events)
+    assert [len(chunks(one)) for one in data] == [0, 0, 0, 0, 0, 0, 3, 1, 1, 0]
+    assert heard(b"".join(data)).content == fold(events).content
+
+
+def test_a_call_without_input_is_written_when_it_is_clear_that_it_was_not_cut() -> None:
+    events = [ToolUseStart(0, CALLS[0].id, "now"), ToolUseEnd(0)]
+    for reason, code in ((StopReason.TOOL_USE, None), (StopReason.MAX_TOKENS, "tool_input_invalid")):
+        data = written([*events, MessageComplete(reason)])
+        assert data[:2] == [b"", b""]
+        again = heard(b"".join(data))
+        assert (again.fault.code if again.fault else None) == code
+        assert [block.type for block in again.content] == ["tool_use"] * (code is None)
+
+
+def test_what_was_consumed_may_be_told_after_the_end() -> None:
+    data = b"".join(
+        written(
+            [
+                TextDelta(0, "Hi."),
+                MessageComplete(StopReason.END_TURN),
+                UsageUpdate(TokenUsage(input_tokens=3, output_tokens=0)),
+            ]
+        )
+    )
+    again = heard(data)
+    assert again.fault is None
+    assert again.usage == TokenUsage(input_tokens=3, output_tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("events", "code"),
+    [
+        ([], "server_error"),
+        ([MessageStart("m")], "server_error"),
+        ([TextDelta(0, "Hi.")], "server_error"),
+        ([TextDelta(0, "Hi."), StreamError(Fault(code="overloaded", message="busy"))], "overloaded"),
+        ([TextDelta(0, "Hi."), MessageComplete(StopReason.ERROR)], "server_error"),
+        ([TextDelta(0, "Hi."), TextDelta(2, "?"), MessageComplete(StopReason.END_TURN)], "server_error"),
+        ([TextDelta(0, "\ud83d"), MessageComplete(StopReason.END_TURN)], "server_error"),
+        ([TextDelta(0, "\ud83dx"), MessageComplete(StopReason.END_TURN)], "server_error"),
+        ([ToolUseInputDelta(0, "{}"), MessageComplete(StopReason.TOOL_USE)], "server_error"),
+        ([TextDelta(0, "Hi."), ToolUseStart(0, "tu_1", "f"), MessageComplete(StopReason.END_TURN)], "server_error"),
+        (
+            [BlockComplete(0, CALLS[0]), BlockComplete(0, CALLS[1]), MessageComplete(StopReason.TOOL_USE)],
+            "server_error",
+        ),
+        ([ToolUseStart(0, "tu_1", "f"), MessageComplete(StopReason.END_TURN)], "tool_input_invalid"),
+        (
+            [
+                ToolUseStart(0, "tu_1", "f"),
+                ToolUseInputDelta(0, "[1]"),
+                ToolUseEnd(0),
+                TextDelta(1, "more"),
+                MessageComplete(StopReason.TOOL_USE),
+            ],
+            "tool_input_invalid",
+        ),
+        ([MessageComplete(StopReason.END_TURN)], "empty_response"),
+        (
+            [
+                UsageUpdate(TokenUsage(input_tokens=3, output_tokens=0)),
+                StreamError(Fault(code="timeout", message="slow")),
+            ],
+            "timeout",
+        ),
+    ],
+)
+@pytest.mark.parametrize("framing", [None, "json-array"])
+def test_what_has_not_ended_properly_is_not_written_as_if_it_had(
+    events: list[StreamEvent], code: str, framing: str | None
+) -> None:
+    whole = fold(events)
+    assert whole.fault is not None
+    again = heard(b"".join(written(events, framing)), framing)
+    assert again.fault is not None
+    assert again.fault.code == code
+    assert again.usage == whole.usage
+    assert not any(isinstance(block, ToolUseBlock) and block not in whole.content for block in again.content)
+
+
+def test_two_halves_of_a_character_are_joined() -> None:
+    events = [TextDelta(0, "a\ud83d"), TextDelta(0, "\ude00b"), MessageComplete(StopReason.END_TURN)]
+    assert heard(b"".join(written(events))).content == (TextBlock("a😀b"),)
+
+
+def test_reasoning_of_another_origin_is_never_streamed() -> None:
+    foreign = ThinkingBlock("secret", "c2ln", provider_raw={"dialect": "anthropic"})
+    reply = Reply(content=(foreign, TextBlock("Hi.")), stop_reason=StopReason.END_TURN)
+    data = b"".join(written(unfold(reply)))
+    assert b"secret" not in data
+    assert heard(data).content == (TextBlock("Hi."),)
+
+
+def streams(every: int) -> Iterator[tuple[str, str, list[StreamEvent]]]:
+    """Recorded streams of every dialect, one of so many, as events."""
+    files = sorted(CORPUS.glob("*.jsonl.gz"))
+    if not files:
+        pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
+    known = {
+        also: name
+        for name in dialects.names()
+        for also in (name.replace("_", "-"), *getattr(dialects.load(name), "ALSO_RECORDED_AS", ()))
+    }
+    for file in files:
+        for record in records_of(file):
+            name = known.get(record["dialect"])
+            chosen = name == gemini.NAME or zlib.crc32(record["id"].encode()) % every == 0
+            if name is None or not record.get("stream") or record["status"] not in (200, None) or not chosen:
+                continue
+            reader = dialects.load(name).stream_reader(record["stream_format"])
+            events = reader.feed(record["stream"].encode("utf-8", "surrogatepass"))
+            yield record["id"], name, [*events, *reader.close()]
+
+
+def said(content: Sequence[ContentBlock]) -> list[Any]:
+    """What has to survive: words, and calls; what follows each other of one kind is one here."""
+    found: list[Any] = []
+    for block in content:
+        if isinstance(block, TextBlock) and found and isinstance(found[-1], str):
+            found[-1] += block.text
+        elif isinstance(block, TextBlock) and block.text:
+            found.append(block.text)
+        elif isinstance(block, ToolUseBlock):
+            found.append((block.name, block.input))
+    return found
+
+
+HALF = re.compile("[\ud800-\udfff]")
+
+
+def test_every_delta_is_written_at_once_and_foreign_streams_are_accepted() -> None:
+    seen: dict[str, int] = {}
+    for record, name, events in streams(every=5):
+        seen[name] = seen.get(name, 0) + 1
+        writer = gemini.stream_writer()
+        data = []
+        calls: set[int] = set()
+        own: set[int] = set()
+        for event in events:
+            made = writer.feed(event)
+            data.append(made)
+            match event:
+                case ToolUseStart(index):
+                    calls.add(index)
+                case ToolUseEnd(index) if made:
+                    calls.discard(index)
+                case TextDelta(index, text) if text and not HALF.search(text) and index < min(calls, default=index + 1):
+                    parts = [part for one in chunks(made) for part in one["candidates"][0]["content"]["parts"]]
+                    assert "".join(part["text"] for part in parts) == text, record
+                case ThinkingDelta(index, text, _, raw) if text:
+                    if (raw or {}).get("dialect") == gemini.NAME:
+                        own.add(index)
+                    assert bool(made) is (index in own), record
+        data.append(writer.close())
+        whole, again = fold(events), heard(b"".join(data))
+        assert (again.fault is None) is (whole.fault is None), record
+        assert again.usage is None or whole.usage is not None, record
+        if whole.fault is None:
+            assert said(again.content) == said(whole.content), record
+            assert (again.stop_reason is StopReason.TOOL_USE) is any(isinstance(b, ToolUseBlock) for b in whole.content)
+    assert set(seen) == set(dialects.names())
