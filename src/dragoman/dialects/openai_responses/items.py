@@ -31,6 +31,7 @@ class Item:
         self.numbers: dict[int, int] = {}  # what the wire calls each part of a message
         self.begun: dict[int, dict[str, Any]] = {}  # the parts of a message as they began
         self.pieces: dict[int, list[str]] = {}  # what was passed on, by part
+        self.halves: dict[int, str] = {}  # of characters, the other halves of which are still to come
         self.cuts = [0]  # the lengths of the parts of reasoning so far
         self.closed: set[int] = set()  # the parts that have ended
         self.call_id: str | None = None  # our id, for a call that has begun
@@ -53,11 +54,19 @@ class Item:
         return self.numbers.setdefault(place_of(wire, "content_index"), len(self.numbers))
 
     def said(self, part: int) -> str:
-        """What was passed on of a part, the halves of characters put together again."""
-        text = "".join(self.pieces.get(part, ()))
-        return (
-            text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-        )
+        """What was passed on of a part."""
+        return "".join(self.pieces.get(part, ()))
+
+    def whole(self, part: int, text: str) -> str:
+        """What can be passed on of a text: half a character waits for the other half; a lone one is a ``ValueError``."""
+        text = self.halves.pop(part, "") + text
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            if "\ud800" <= text[-1] <= "\udbff":
+                self.halves[part], text = text[-1], text[:-1]
+            return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        return text
 
 
 class ViolationError(Exception):
@@ -95,11 +104,13 @@ class Numbers:
 
 
 def place_of(wire: dict[str, Any], key: str) -> int:
+    """A number that tells where something belongs: the first place, unless it is said."""
     place = wire.get(key, 0)
     return place if type(place) is int else -1
 
 
 def names_of(wire: dict[str, Any]) -> set[str]:
+    """What an item is called."""
     return {name for key in ("id", "call_id") if isinstance(name := wire.get(key), str)}
 
 
@@ -135,16 +146,18 @@ def _part_so_far(item: Item, part: int) -> dict[str, Any]:
     return {**begun, "refusal" if begun.get("type") == "refusal" else "text": item.said(part)}
 
 
-def is_same_json(text: Any, other: Any) -> bool:
-    if text == other:
-        return True
+def is_same_json(text: Any, other: str) -> bool:
+    """Whether two inputs say the same, however they are spaced. No text is how some say an empty one."""
+    if not isinstance(text, str) or text == other:
+        return bool(text == other)
     try:
         return bool(read_json(text or "{}", OWN) == read_json(other or "{}", OWN))
-    except (JsonError, ValueError, TypeError):
+    except (JsonError, ValueError):
         return False
 
 
 def is_object(text: str) -> bool:
+    """Whether an input can be read."""
     try:
         return isinstance(read_json(text or "{}", OWN), dict)
     except (JsonError, ValueError):

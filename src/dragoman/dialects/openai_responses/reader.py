@@ -62,7 +62,7 @@ from dragoman.exchange import Reply, StopReason
 from dragoman.message import ProviderRaw, Role, TextBlock, ThinkingBlock
 
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-_LATE_BYTES: Final = 4096
+_KEPT_BYTES: Final = 4096
 
 
 class StreamReader:
@@ -123,15 +123,16 @@ class StreamReader:
             if isinstance(wire, dict) and self._numbers.are_repeated(wire.get("sequence_number"), data):
                 return
             if self._end is not None:
-                self._late += data[: _LATE_BYTES - len(self._late)]
+                self._late += data[: _KEPT_BYTES - len(self._late)]
             elif isinstance(wire, dict):
                 self._take_event(wire, events)
             else:
-                self._fail(stream_error(NAME, "bad_event", "an event that is not a JSON object"), events)
+                kept = data[:_KEPT_BYTES].decode("utf-8", "backslashreplace")
+                self._fail(stream_error(NAME, "bad_event", "an event that is not a JSON object", tail=kept), events)
         except (ViolationError, FormatError) as problem:
             self._fail(stream_error(NAME, "protocol_violation", str(problem)), events)
-        except RecursionError:
-            self._fail(stream_error(NAME, "bad_event", "an event that is nested too deeply"), events)
+        except (RecursionError, ValueError):  # nested too deeply, or half of a character
+            self._fail(stream_error(NAME, "bad_event", "an event that cannot be read"), events)
 
     def _take_event(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         kind = wire.get("type")
@@ -336,11 +337,13 @@ class StreamReader:
         said = item.said(part)
         if not whole.startswith(said):
             raise ViolationError(f"the pieces of item {item.place} do not add up to its text")
+        item.halves.pop(part, None)
         self._pass_on(item, part, whole[len(said) :], events)
 
     def _pass_on(self, item: Item, part: int, text: str, events: list[StreamEvent]) -> None:
         index = self._index(item, part)
         pieces = item.pieces.setdefault(part, [])
+        text = item.whole(part, text) if not text.isascii() or item.halves else text
         if not text:
             return
         pieces.append(text)
@@ -475,6 +478,7 @@ class StreamReader:
     def _fill_input(self, item: Item, whole: str, events: list[StreamEvent]) -> None:
         said = item.said(0)
         if whole.startswith(said):
+            item.halves.pop(0, None)
             self._pass_on(item, 0, whole[len(said) :], events)
         elif not is_same_json(whole, said):
             raise ViolationError(f"the pieces of item {item.place} do not add up to its arguments")

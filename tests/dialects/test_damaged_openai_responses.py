@@ -1,0 +1,564 @@
+"""Damaged streams of the Responses API: each ends as what it is, keeps what came before, and never looks complete."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.dialects import openai_responses
+from dragoman.event import StreamEvent, ToolUseEnd, fold
+from dragoman.exchange import FAULT_CODES, Reply, StopReason
+from dragoman.message import InvalidToolUseBlock, TextBlock, ThinkingBlock, ToolUseBlock
+
+Wire = dict[str, Any]
+
+
+# --- events as the API sends them ------------------------------------------------------------------------------------
+
+
+def response(*output: Wire, status: str = "completed", **rest: Any) -> Wire:
+    return {"id": "resp_1", "object": "response", "model": "gpt-5", "status": status, "output": list(output), **rest}
+
+
+def message(text: str, status: str = "completed", **part: Any) -> Wire:
+    content = [{"type": "output_text", "text": text, "annotations": [], **part}] if status != "in_progress" else []
+    return {"id": "msg_1", "type": "message", "status": status, "role": "assistant", "content": content}
+
+
+def call(arguments: str, status: str = "completed", number: int = 1) -> Wire:
+    named = {"id": f"fc_{number}", "type": "function_call", "status": status, "call_id": f"call_{number}"}
+    return {**named, "name": "delete_records", "arguments": arguments}
+
+
+def added(item: Wire, place: int = 0) -> Wire:
+    return {"type": "response.output_item.added", "output_index": place, "item": item}
+
+
+def done(item: Wire, place: int = 0) -> Wire:
+    return {"type": "response.output_item.done", "output_index": place, "item": item}
+
+
+def about(kind: str, place: int = 0, **rest: Any) -> Wire:
+    return {"type": f"response.{kind}", "item_id": "msg_1", "output_index": place, "content_index": 0, **rest}
+
+
+def ended(*output: Wire, status: str = "completed", **rest: Any) -> Wire:
+    return {"type": f"response.{status}", "response": response(*output, status=status, **rest)}
+
+
+def sse(*events: Wire, first: int | None = 0, end: str = "\n") -> bytes:
+    """The events, numbered unless they are numbered already."""
+    numbers: Iterable[Any] = range(first, first + len(events)) if first is not None else [None] * len(events)
+    lines = []
+    for number, event in zip(numbers, events, strict=True):
+        wire = event if number is None else {"sequence_number": number, **event}
+        lines.append(f"event: {wire.get('type')}{end}data: {json.dumps(wire, ensure_ascii=False)}{end}{end}")
+    return "".join(lines).encode()
+
+
+CREATED: Wire = {"type": "response.created", "response": response(status="in_progress")}
+OPEN = added(message("", "in_progress"))
+PART = about("content_part.added", part={"type": "output_text", "text": "", "annotations": []})
+HE, LLO = about("output_text.delta", delta="Hé"), about("output_text.delta", delta="llo.")
+SAID = about("output_text.done", text="Héllo.")
+PART_DONE = about("content_part.done", part={"type": "output_text", "text": "Héllo.", "annotations": []})
+DONE = done(message("Héllo."))
+COMPLETED = ended(message("Héllo."), usage={"input_tokens": 8, "output_tokens": 3})
+WHOLE = (CREATED, OPEN, PART, HE, LLO, SAID, PART_DONE, DONE, COMPLETED)
+BEGUN = (CREATED, OPEN, PART, HE)  # "Hé" is said
+N = len(BEGUN)
+
+
+def called(arguments: str, *, end: str = "completed", status: str = "completed", said: str | None = None) -> bytes:
+    """A stream with one call."""
+    pieces = [arguments[:4], arguments[4:]] if said is None else [said]
+    details = {"incomplete_details": {"reason": "max_output_tokens"}} if end == "incomplete" else {}
+    deltas = [about("function_call_arguments.delta", delta=piece) for piece in pieces if piece]
+    whole = call(arguments, status)
+    finished = about("function_call_arguments.done", arguments=arguments)
+    return sse(
+        CREATED, added(call("", "in_progress")), *deltas, finished, done(whole), ended(whole, status=end, **details)
+    )
+
+
+def numbered(*events: tuple[int, Wire]) -> bytes:
+    return b"".join(sse(event, first=number) for number, event in events)
+
+
+class Case(msgspec.Struct, frozen=True):
+    """Bytes, and what has to become of them."""
+
+    data: bytes
+    code: str | None  # of the fault; None is a complete answer
+    text: str = ""  # what is kept of it
+    raw: dict[str, str] = {}  # what is kept of the damage in provider_raw: exactly this
+    inputs: tuple[str, ...] = ()  # texts of calls that cannot be made
+    fault: dict[str, Any] = {}  # what else the fault says
+
+
+OVERLOADED = {"type": "error", "code": "server_is_overloaded", "message": "busy", "param": None}
+SERVER = {
+    "type": "error",
+    "error": {"type": "server_error", "code": "server_error", "message": "Sorry. Include the request ID req_7f in it."},
+}
+REFUSED = {"type": "error", "code": "invalid_prompt", "message": "no", "request_id": "req_8a"}
+FAILED = ended(status="failed", error={"code": "rate_limit_exceeded", "message": "slow down"})
+PAGE = b"<!doctype html><html><body>Bad gateway, api_key=sk-very-secret-indeed</body></html>"
+REASONING: Wire = {"id": "rs_1", "type": "reasoning", "summary": []}
+THOUGHT: Wire = {**REASONING, "summary": [{"type": "summary_text", "text": "Hm."}]}
+THINK = {"type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": 0, "delta": "Hm."}
+THINK_ON = {**THINK, "summary_index": 1, "delta": "So."}
+THOUGHTS: Wire = {**REASONING, "summary": [*THOUGHT["summary"], {"type": "summary_text", "text": "So."}]}
+REDACTED: Wire = {**REASONING, "encrypted_content": "gAAA"}
+SEARCH: Wire = {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search"}}
+
+CASES = {
+    # --- complete, whatever the bytes look like
+    "as it should be": Case(sse(*WHOLE), None, "Héllo."),
+    "CRLF": Case(sse(*WHOLE, end="\r\n"), None, "Héllo."),
+    "CR": Case(sse(*WHOLE, end="\r"), None, "Héllo."),
+    "a byte order mark": Case(b"\xef\xbb\xbf" + sse(*WHOLE), None, "Héllo."),
+    "comments, pings and unknown events": Case(
+        b": hi\n\nevent: ping\ndata: {}\n\n"
+        + sse(*BEGUN)
+        + b'id: 7\nretry: 9\nevent: x\n\n: bye\n\ndata: {"type":"response.steer"}\n\ndata: {"a":1}\n\n'
+        + sse(*WHOLE[N:], first=N),
+        None,
+        "Héllo.",
+    ),
+    "several data lines": Case(
+        b"".join(b"data: " + json.dumps(e, indent=1).encode().replace(b"\n", b"\ndata: ") + b"\n\n" for e in WHOLE),
+        None,
+        "Héllo.",
+    ),
+    "[DONE] after the end": Case(sse(*WHOLE) + b"data: [DONE]\n\n", None, "Héllo."),
+    "[DONE] twice": Case(sse(*WHOLE) + b"data: [DONE]\n\ndata: [DONE]\n\n", None, "Héllo."),
+    "without numbers": Case(sse(*WHOLE, first=None), None, "Héllo."),
+    "numbered from 5": Case(sse(*WHOLE, first=5), None, "Héllo."),
+    "every event under the same number": Case(
+        sse(*({**event, "sequence_number": 0} for event in WHOLE), first=None), None, "Héllo."
+    ),
+    "a number left out": Case(sse(*BEGUN) + sse(*WHOLE[N:], first=N + 1), None, "Héllo."),
+    "a delta twice, under the same number": Case(
+        sse(*BEGUN) + sse(HE, first=N - 1) + sse(*WHOLE[N:], first=N), None, "Héllo."
+    ),
+    "another delta under a number that came before": Case(
+        sse(*BEGUN) + sse(LLO, first=N - 1) + sse(*WHOLE[N:], first=N), None, "Héllo."
+    ),
+    "the first events once more": Case(sse(*BEGUN) + sse(*BEGUN) + sse(*WHOLE[N:], first=N), None, "Héllo."),
+    "everything twice": Case(sse(*WHOLE) + sse(*WHOLE), None, "Héllo."),
+    "each event twice": Case(b"".join(sse(e, first=n) * 2 for n, e in enumerate(WHOLE)), None, "Héllo."),
+    "a delta that was lost": Case(sse(*BEGUN, SAID, PART_DONE, DONE, COMPLETED), None, "Héllo."),
+    "only whole items": Case(sse(CREATED, added(message("Héllo.")), DONE, COMPLETED), None, "Héllo."),
+    "only the end": Case(sse(CREATED, COMPLETED), None, "Héllo."),
+    "an end that repeats nothing": Case(sse(*WHOLE[:-1], ended()), None, "Héllo."),
+    "at the limit": Case(
+        sse(
+            *BEGUN,
+            ended(message("Hé", "incomplete"), status="incomplete", incomplete_details={"reason": "max_output_tokens"}),
+        ),
+        None,
+        "Hé",
+    ),
+    "a call without input": Case(called(""), None),
+    "a call": Case(called('{"table": "all"}'), None),
+    "reasoning": Case(
+        sse(CREATED, added(REASONING), THINK, done(THOUGHT), ended(THOUGHT, message("Hi."))), None, "[Hm.]Hi."
+    ),
+    "reasoning in two parts": Case(
+        sse(CREATED, added(REASONING), THINK, THINK_ON, done(THOUGHTS), ended(THOUGHTS, message("Hi."))),
+        None,
+        "[Hm.\n\nSo.]Hi.",
+    ),
+    "a refusal": Case(
+        sse(
+            CREATED,
+            OPEN,
+            about("refusal.delta", delta="No"),
+            about("refusal.done", refusal="No."),
+            done({**message("x"), "content": [{"type": "refusal", "refusal": "No."}]}),
+            ended({**message("x"), "content": [{"type": "refusal", "refusal": "No."}]}),
+        ),
+        None,
+        "No.",
+    ),
+    "what the provider ran itself, and words": Case(
+        sse(
+            CREATED,
+            added(SEARCH),
+            done(SEARCH),
+            added(message("", "in_progress"), 1),
+            done(message("Hi."), 1),
+            ended(SEARCH, message("Hi.")),
+        ),
+        None,
+        "Hi.",
+    ),
+    # --- cut
+    "nothing": Case(b"", "empty_response"),
+    "white space alone": Case(b"\r\n \n", "empty_response"),
+    "a byte order mark alone": Case(b"\xef\xbb\xbf", "empty_response"),
+    "comments alone": Case(b": ping\n\n", "stream_incomplete"),
+    "[DONE] alone": Case(b"data: [DONE]\n\n", "stream_incomplete"),
+    "no end": Case(sse(*BEGUN), "stream_incomplete", "Hé", fault={"retryable": True, "error_class": "network"}),
+    "no end, then [DONE]": Case(sse(*BEGUN) + b"data: [DONE]\n\n", "stream_incomplete", "Hé"),
+    "everything but the end": Case(sse(*WHOLE[:-1]), "stream_incomplete", "Héllo."),
+    "an end without its empty line": Case(
+        sse(*WHOLE[:-1], first=None) + b'data: {"type":"response.completed"}\n',
+        "stream_incomplete",
+        "Héllo.",
+        {"tail": '{"type":"response.completed"}\n'},
+    ),
+    "inside an event": Case(
+        sse(*BEGUN) + b'data: {"type":"resp', "stream_incomplete", "Hé", {"tail": 'data: {"type":"resp'}
+    ),
+    "inside the second line of an event": Case(
+        sse(*BEGUN) + b'data: {"type":\ndata: "resp', "stream_incomplete", "Hé", {"tail": '{"type":\ndata: "resp'}
+    ),
+    "inside a long event": Case(
+        sse(*BEGUN) + b'data: {"x":"' + b"y" * 9000, "stream_incomplete", "Hé", {"tail": 'data: {"x":"' + "y" * 4084}
+    ),
+    "inside a character": Case(
+        sse(*BEGUN) + b'data: {"delta":"h\xc3', "stream_incomplete", "Hé", {"tail": 'data: {"delta":"h\\xc3'}
+    ),
+    "inside a call": Case(
+        sse(CREATED, added(call("", "in_progress")), about("function_call_arguments.delta", delta='{"table":')),
+        "stream_incomplete",
+        inputs=('{"table":',),
+    ),
+    "inside a call that could be read": Case(
+        sse(CREATED, added(call("", "in_progress")), about("function_call_arguments.delta", delta="{}")),
+        "stream_incomplete",
+        inputs=("{}",),
+    ),
+    "inside reasoning": Case(sse(CREATED, added(REASONING), THINK), "stream_incomplete", "[Hm.]"),
+    "between the halves of a character": Case(
+        sse(CREATED, OPEN, PART)
+        + b'data: {"type":"response.output_text.delta","output_index":0,"delta":"H\\ud83d"}\n\n',
+        "stream_incomplete",
+        "H",
+    ),
+    # --- no events
+    "no JSON": Case(sse(*BEGUN) + b"data: {]\n\n" + sse(*WHOLE[N:]), "bad_event", "Hé", {"tail": "{]"}),
+    "no object": Case(sse(*BEGUN) + b'data: ["x"]\n\n' + sse(*WHOLE[N:]), "bad_event", "Hé", {"tail": '["x"]'}),
+    "no UTF-8": Case(sse(*BEGUN) + b'data: {"delta":"\xff"}\n\n', "bad_event", "Hé", {"tail": '{"delta":"\\xff"}'}),
+    "NaN": Case(sse(*BEGUN) + b'data: {"logprob":NaN}\n\n', "bad_event", "Hé", {"tail": '{"logprob":NaN}'}),
+    "NaN beside half of a character": Case(
+        sse(*BEGUN) + b'data: {"p":NaN,"delta":"\\ud83d"}\n\n',
+        "bad_event",
+        "Hé",
+        {"tail": '{"p":NaN,"delta":"\\ud83d"}'},
+    ),
+    "nested without end": Case(
+        sse(*BEGUN) + b"data: " + b"[" * 100_000 + b"\n\n", "bad_event", "Hé", {"tail": "[" * 4096}
+    ),
+    "half of a character": Case(
+        sse(CREATED, OPEN, PART)
+        + b'data: {"type":"response.output_text.delta","output_index":0,"delta":"H\\ud83d"}\n\n'
+        + b'data: {"type":"response.output_item.done","output_index":0,"item":{"type":"message","role":"assistant",'
+        + b'"content":[{"type":"output_text","text":"H\\ud83d"}]}}\n\n'
+        + sse(ended(), first=3),
+        "bad_event",
+        "H",
+    ),
+    # --- errors that the provider names
+    "overloaded": Case(
+        sse(*BEGUN, OVERLOADED) + sse(*WHOLE[N:]),
+        "overloaded",
+        "Hé",
+        fault={
+            "retryable": True,
+            "provider_code": "server_is_overloaded",
+            "message": "busy",
+            "error_class": "rate_limit",
+        },
+    ),
+    "a server error with the name of the request": Case(
+        sse(*BEGUN, SERVER),
+        "server_error",
+        "Hé",
+        fault={"retryable": True, "request_id": "req_7f", "provider_code": "server_error"},
+    ),
+    "an error before anything else": Case(
+        sse(REFUSED),
+        "invalid_request",
+        fault={"retryable": False, "request_id": "req_8a", "provider_code": "invalid_prompt"},
+    ),
+    "an error without a type": Case(
+        b'data: {"error":{"message":"gone","code":"model_not_found"}}\n\n', "not_found", fault={"retryable": False}
+    ),
+    "a response that failed": Case(
+        sse(*BEGUN, FAILED), "rate_limited", "Hé", fault={"retryable": True, "provider_code": "rate_limit_exceeded"}
+    ),
+    "a response that failed and does not say why": Case(
+        sse(*BEGUN, ended(status="failed")), "unexplained_error", "Hé", fault={"retryable": True}
+    ),
+    # --- something else than a stream
+    "a page": Case(
+        PAGE,
+        "bad_content_type",
+        raw={"head": "<!doctype html><html><body>Bad gateway, api_key=***</body></html>"},
+    ),
+    "an error as JSON": Case(
+        b'{\n  "error": {"message": "no", "code": "server_error"}\n}\n',
+        "bad_content_type",
+        raw={"head": '{\n  "error": {"message": "no", "code": "server_error"}\n}\n'},
+    ),
+    "a whole response": Case(
+        json.dumps(response(message("Hi."))).encode(),
+        "bad_content_type",
+        raw={"head": json.dumps(response(message("Hi.")))},
+    ),
+    "a long page": Case(b"<p>" + b"x" * 5000, "bad_content_type", raw={"head": "<p>" + "x" * 1021}),
+    # --- out of order
+    "an item before the beginning": Case(sse(OPEN, *WHOLE), "protocol_violation"),
+    "an end before the beginning": Case(sse(COMPLETED), "protocol_violation"),
+    "a second beginning": Case(sse(*BEGUN, CREATED, *WHOLE[N:]), "protocol_violation", "Hé"),
+    "words for an item that did not begin": Case(sse(CREATED, HE, *WHOLE[1:]), "protocol_violation"),
+    "words for an item that is done": Case(sse(*WHOLE[:-1], HE, COMPLETED), "protocol_violation", "Héllo."),
+    "words for a part that is done": Case(sse(*WHOLE[:7], LLO, *WHOLE[7:]), "protocol_violation", "Héllo."),
+    "a part that begins a second time": Case(sse(*BEGUN, PART, *WHOLE[N:]), "protocol_violation", "Hé"),
+    "an item that begins a second time": Case(sse(*BEGUN, OPEN, *WHOLE[N:]), "protocol_violation", "Hé"),
+    "an item that ends a second time": Case(sse(*WHOLE[:-1], DONE, COMPLETED), "protocol_violation", "Héllo."),
+    "places that go back": Case(
+        sse(CREATED, added(message("", "in_progress"), 1), OPEN, *WHOLE[2:]), "protocol_violation"
+    ),
+    "a part in the place of another": Case(
+        sse(*BEGUN, done(message("Héllo.")), added(call("", "in_progress"), 1), {**HE, "output_index": 1}),
+        "protocol_violation",
+        "Héllo.",
+        inputs=("",),
+    ),
+    "input for a message": Case(
+        sse(*BEGUN, about("function_call_arguments.delta", delta="{")), "protocol_violation", "Hé"
+    ),
+    "words that are no text": Case(sse(*BEGUN, about("output_text.delta", delta=7)), "protocol_violation", "Hé"),
+    "an item that is none": Case(sse(CREATED, {**OPEN, "item": "x"}), "protocol_violation"),
+    "an item that ends as another": Case(sse(*BEGUN, done(call("{}"))), "protocol_violation", "Hé"),
+    "an end while an item is open": Case(sse(*BEGUN, ended()), "protocol_violation", "Hé"),
+    "pieces that do not add up": Case(
+        sse(*BEGUN, about("output_text.done", text="Bye."), *WHOLE[6:]), "protocol_violation", "Hé"
+    ),
+    "an event that comes late": Case(
+        numbered((0, CREATED), (1, OPEN), (2, PART), (4, LLO), (3, HE)), "protocol_violation", "llo."
+    ),
+    "input that does not add up": Case(
+        called('{"table":"all"}', said='{"table":"none"}'), "protocol_violation", inputs=('{"table":"none"}',)
+    ),
+    "an end that repeats other input": Case(
+        sse(CREATED, added(call("", "in_progress")), done(call("{}")), ended(call('{"table":"all"}'))),
+        "protocol_violation",
+    ),
+    # --- calls that cannot be made
+    "input that is no object": Case(
+        called('["all"]'), "tool_input_invalid", inputs=('["all"]',), fault={"retryable": True}
+    ),
+    "input that is no JSON": Case(called("{table: all}"), "tool_input_invalid", inputs=("{table: all}",)),
+    "input that is cut": Case(called('{"table":"al'), "tool_input_invalid", inputs=('{"table":"al',)),
+    "input with a key twice": Case(
+        called('{"table":"a","table":"b"}'), "tool_input_invalid", inputs=('{"table":"a","table":"b"}',)
+    ),
+    "input that is no number": Case(called('{"limit":NaN}'), "tool_input_invalid", inputs=('{"limit":NaN}',)),
+    "input and something after it": Case(called('{} {"x":1}'), "tool_input_invalid", inputs=('{} {"x":1}',)),
+    "the limit inside of input": Case(
+        called('{"table":"al', end="incomplete", status="incomplete"), "tool_input_truncated", inputs=('{"table":"al',)
+    ),
+    "the limit before any input": Case(
+        called("", end="incomplete", status="incomplete"), "tool_input_truncated", inputs=("",)
+    ),
+    "the limit inside of input that could be read": Case(
+        called("{}", end="incomplete", status="incomplete"), "tool_input_truncated", inputs=("{}",)
+    ),
+    # --- nothing said
+    "a proper end without a word": Case(sse(CREATED, ended()), "empty_response"),
+    "a proper end of an empty text": Case(
+        sse(CREATED, OPEN, PART, done(message("")), ended(message(""))), "empty_response"
+    ),
+}
+
+
+# --- however the bytes are cut ---------------------------------------------------------------------------------------
+
+
+def events_of(pieces: Iterable[bytes]) -> list[StreamEvent]:
+    reader = openai_responses.stream_reader()
+    events = [event for piece in pieces for event in reader.feed(piece)]
+    events.extend(reader.close())
+    assert reader.feed(sse(*WHOLE)) == []  # nothing comes out of a stream that is over
+    assert reader.close() == []
+    return events
+
+
+def splits(data: bytes) -> Iterator[list[bytes]]:
+    yield [data]
+    if len(data) < 50_000:
+        yield [data[at : at + 1] for at in range(len(data))]
+    draw = random.Random(7)
+    for longest in (3, 17, 64, 1000):
+        pieces, at = [], 0
+        while at < len(data):
+            step = draw.randint(1, longest)
+            pieces.append(data[at : at + step])
+            at += step
+        yield pieces
+
+
+def text_of(reply: Reply) -> str:
+    return "".join(
+        f"[{block.text}]" if isinstance(block, ThinkingBlock) else block.text
+        for block in reply.content
+        if isinstance(block, TextBlock | ThinkingBlock)
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_damaged_stream_has_one_outcome_however_it_is_cut(name: str) -> None:
+    case = CASES[name]
+    first, *others = [events_of(pieces) for pieces in splits(case.data)]
+    assert all(events == first for events in others)
+    reply = fold(first)
+    assert text_of(reply) == case.text
+    assert "\ufffd" not in str(reply)
+    kept = {key: text for key, text in (reply.provider_raw or {}).items() if key in ("head", "tail", "late")}
+    assert kept == case.raw
+    unusable = [block for block in reply.content if isinstance(block, InvalidToolUseBlock)]
+    assert tuple(block.input_text for block in unusable) == case.inputs
+    if case.code is None:
+        assert reply.fault is None
+        return
+    assert reply.stop_reason is StopReason.ERROR
+    assert reply.fault is not None
+    assert reply.fault.code == case.code
+    assert reply.fault.code in FAULT_CODES
+    assert {key: getattr(reply.fault, key) for key in case.fault} == case.fault
+    assert not (case.inputs and any(isinstance(block, ToolUseBlock) for block in reply.content))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_damaged_is_still_damaged_when_it_is_written_again(name: str) -> None:
+    events = events_of([CASES[name].data])
+    reply = fold(events)
+    writer = openai_responses.stream_writer()
+    data = b"".join([*(writer.feed(event) for event in events), writer.close()])
+    again = fold(events_of([data]))
+    assert text_of(again) == text_of(reply)
+    assert (again.fault is None) == (reply.fault is None)
+    calls = [[(b.name, b.input) for b in made.content if isinstance(b, ToolUseBlock)] for made in (reply, again)]
+    assert calls[0] == calls[1]
+    assert (
+        reply.fault is None
+        or b'"status":"completed","error":null' not in data
+        or reply.fault.code
+        in (
+            "tool_input_invalid",
+            "empty_response",
+        )
+    )
+
+
+# --- after the end ---------------------------------------------------------------------------------------------------
+
+
+def test_what_comes_after_the_end_is_kept_and_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    late = sse(about("output_text.delta", delta="More."), OVERLOADED, first=len(WHOLE)) + b"data: {]\n\n"
+    for pieces in splits(sse(*WHOLE) + late):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "dragoman.stream"):
+            reply = fold(events_of(pieces))
+        assert reply.fault is None
+        assert reply.stop_reason is StopReason.END_TURN
+        assert text_of(reply) == "Héllo."
+        assert reply.provider_raw is not None
+        assert "More." in reply.provider_raw["late"]
+        assert len(reply.provider_raw["late"]) <= 4096
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_repeated_events_and_done_after_the_end_are_not_late(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "dragoman.stream"):
+        reply = fold(events_of([sse(*WHOLE) + sse(COMPLETED, first=len(WHOLE) - 1) + b"data: [DONE]\n\n"]))
+    assert "late" not in (reply.provider_raw or {})
+    assert caplog.records == []
+
+
+# --- whatever comes --------------------------------------------------------------------------------------------------
+
+STRANGE: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    10**30,
+    1.5,
+    "",
+    "x",
+    [],
+    {},
+    [[]],
+    [{}],
+    {"type": "message"},
+    [None],
+    {"id": 1},
+]
+STREAMS = [
+    WHOLE,
+    (
+        CREATED,
+        added(call("", "in_progress")),
+        about("function_call_arguments.delta", delta="{}"),
+        done(call("{}")),
+        ended(call("{}")),
+    ),
+    (CREATED, added(REASONING), THINK, THINK_ON, done(THOUGHTS), ended(THOUGHTS)),
+    (CREATED, added(SEARCH), done(SEARCH), ended({**SEARCH, "action": {"type": "open"}})),
+    (CREATED, added(REDACTED), done(REDACTED), ended({**REDACTED, "encrypted_content": "gBBB"})),
+    (CREATED, OVERLOADED),
+    (*BEGUN, FAILED),
+]
+
+
+def places_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from places_in(value[key], (*path, key))
+
+
+def with_another(value: Any, path: tuple[Any, ...], strange: Any) -> Any:
+    if not path:
+        return strange
+    made = dict(value) if isinstance(value, dict) else list(value)
+    made[path[0]] = with_another(value[path[0]], path[1:], strange)
+    return made
+
+
+@pytest.mark.parametrize("number", range(len(STREAMS)))
+def test_whatever_stands_in_an_event_nothing_is_raised(number: int) -> None:
+    events = list(STREAMS[number])
+    for at, event in enumerate(events):
+        for place, path in enumerate(places_in(event)):
+            for strange in (STRANGE[(place + step) % len(STRANGE)] for step in (0, 4, 8, 12)):
+                changed = [*events[:at], with_another(event, path, strange), *events[at + 1 :]]
+                data = b"".join(b"data: " + json.dumps(wire).encode() + b"\n\n" for wire in changed)
+                reader = openai_responses.stream_reader()
+                reply = fold([*reader.feed(data), *reader.close()])
+                openai_responses.write_reply(reply)
+
+
+@pytest.mark.parametrize("number", range(len(STREAMS)))
+def test_whatever_event_is_missing_twice_or_elsewhere_no_words_are_made_up(number: int) -> None:
+    events = list(STREAMS[number])
+    whole = text_of(fold(events_of([sse(*events, first=None)])))
+    for at, event in enumerate(events):
+        rest = [*events[:at], *events[at + 1 :]]
+        for changed in (rest, [*events[:at], event, event, *events[at + 1 :]], [*rest, event], [event, *rest]):
+            made = events_of([sse(*changed, first=None)])
+            reply = fold(made)
+            assert reply.fault is not None or text_of(reply) == whole
+            assert sum(isinstance(event, ToolUseEnd) for event in made) <= 1
