@@ -6,14 +6,23 @@ message. System prompts stand beside the list. What the provider runs on its own
 
 from __future__ import annotations
 
+from typing import Final
+
 from dragoman.dialects.anthropic.blocks import NAME
 from dragoman.dialects.anthropic.error import read_error, write_error
+from dragoman.dialects.anthropic.reader import stream_reader
 from dragoman.dialects.anthropic.reply import read_reply, write_reply
 from dragoman.dialects.anthropic.request import read_request, write_request
-from dragoman.dialects.anthropic.stream import stream_reader, stream_writer
+from dragoman.dialects.anthropic.writer import stream_writer
+
+# Options that a request does not say here, and why nothing is lost by that.
+UNSPOKEN: Final = {
+    "response_format.strict": "a schema is always enforced here",
+}
 
 __all__ = [
     "NAME",
+    "UNSPOKEN",
     "read_error",
     "read_reply",
     "read_request",

@@ -142,6 +142,9 @@ _SERVER_TOOLS: Final = {"web_search_requests": "web_search", "web_fetch_requests
 
 
 def read_usage(wire: dict[str, Any]) -> TokenUsage:
+    plain = _plain_usage(wire)
+    if plain is not None:
+        return plain
     creation = wire.get("cache_creation")
     details = wire.get("output_tokens_details")
     server = wire.get("server_tool_use")

@@ -48,6 +48,8 @@ class SseSplitter:
         self._rest: list[bytes] = []  # of a line that has not ended
         self._data: list[bytes] = []
         self._event: str | None = None
+        self._named = (b"", "")  # the last line that named an event, and that name: most often the next one is the same
+        self._before = b"data: "  # what stood before the data of the last event
         self._begun = False
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -58,28 +60,37 @@ class SseSplitter:
                 return []
             data = b"".join([*self._rest, data])
             self._rest = []
-        elif self._begun and not self._data and self._event is None:
-            frame = _only_frame(data)
-            if frame is not None:
-                return [frame]
         if not self._begun:
             data = self._without_mark(data)
-        *lines, rest = data.split(b"\n") if b"\r" not in data else _LINE_END.split(data)
+        lines = data.split(b"\n") if _CARRIAGE_RETURN not in data else _LINE_END.split(data)
+        rest = lines.pop()
         if rest:
             self._rest = [rest]
-        frames: list[Frame] = []
-        for line in lines:
-            self._take(line, frames)
-        return frames
+        return self._frames(lines)
+
+    def only(self, data: bytes) -> bytes | None:
+        """The data of the event, if these bytes are exactly one and look like the last one; else they are to be fed."""
+        start = len(self._before)
+        if (
+            data.find(b"\n", start) == len(data) - 2
+            and data.startswith(self._before)
+            and data[-1] == _NEWLINE
+            and _CARRIAGE_RETURN not in data
+            and not self._rest
+            and not self._data
+            and self._event is None
+            and self._begun
+        ):
+            return data[start:-2]
+        return None
 
     def close(self) -> list[Frame]:
         """At the end of the stream a lone CR ends a line; an event without its empty line is not dispatched."""
-        frames: list[Frame] = []
         rest = b"".join(self._rest)
-        if rest.endswith(b"\r"):
-            self._rest = []
-            self._take(rest[:-1], frames)
-        return frames
+        if not rest.endswith(b"\r"):
+            return []
+        self._rest = []
+        return self._frames([rest[:-1]])
 
     @property
     def tail(self) -> bytes:
@@ -94,42 +105,42 @@ class SseSplitter:
         self._begun = True
         return data.removeprefix(_MARK)
 
-    def _take(self, line: bytes, frames: list[Frame]) -> None:
-        if not line:
-            if self._data:
-                frames.append(Frame(b"\n".join(self._data), self._event))
-            self._data, self._event = [], None
-            return
-        name, colon, value = line.partition(b":")
-        if not name and colon:
-            return  # a comment
+    def _frames(self, lines: list[bytes]) -> list[Frame]:
+        frames: list[Frame] = []
+        for line in lines:
+            if line[:6] == b"data: ":
+                self._data.append(line[6:])
+            elif not line:
+                if self._data:
+                    data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+                    frames.append(Frame(data, self._event))
+                    self._data = []
+                    self._before = b"data: " if self._event is None else self._named[0] + b"\ndata: "
+                self._event = None
+            elif line == self._named[0]:
+                self._event = self._named[1]
+            else:
+                self._take(line)
+        return frames
+
+    def _take(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")  # a comment has no name
         value = value[1:] if value[:1] == b" " else value
         if name == b"data":
             self._data.append(value)
         elif name == b"event":
             self._event = value.decode("utf-8", "replace")
+            self._named = (line, self._event)
 
 
+_NEWLINE: Final = 10
+_CARRIAGE_RETURN: Final = 13
 _MARK: Final = b"\xef\xbb\xbf"
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the very end may be half of a CRLF
 
 
 def _may_end_a_line(before: bytes, data: bytes) -> bool:
     return b"\n" in data or b"\r" in data or before[-1:] == b"\r" or before in (_MARK[:1], _MARK[:2])
-
-
-def _only_frame(data: bytes) -> Frame | None:
-    """The event, if these bytes are exactly one, with one line of data and perhaps a name before it."""
-    last = len(data) - 2
-    if data[last:] != b"\n\n" or b"\r" in data:
-        return None
-    if data[:6] == b"data: ":
-        return Frame(data[6:last]) if data.find(b"\n") == last else None
-    if data[:7] == b"event: ":
-        start = data.find(b"\n")
-        if data[start + 1 : start + 7] == b"data: " and data.find(b"\n", start + 1) == last:
-            return Frame(data[start + 7 : last], data[7:start].decode("utf-8", "replace"))
-    return None
 
 
 class LineSplitter:

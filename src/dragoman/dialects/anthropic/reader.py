@@ -1,0 +1,432 @@
+"""Streams of the Messages API: bytes in, events out.
+
+Most events are one more piece of the block that is open; these are recognised by their types and become an event at
+once. Every other one is looked at key by key. What a block is beside its words is read when it begins and again when it
+ends, so that nothing here grows with what was said.
+
+The one rule: what was cut, damaged or out of order never looks complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.dialects.anthropic.blocks import NAME, block_notes, read_block
+from dragoman.dialects.anthropic.error import read_error
+from dragoman.dialects.anthropic.reply import natural_reply, read_usage, reply_from
+from dragoman.dialects.parts.conversation import Conversation, an_object
+from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, stream_error
+from dragoman.dialects.parts.framing import FramingError, splitter
+from dragoman.dialects.parts.late import Late
+from dragoman.dialects.parts.residue import fingerprint, noted
+from dragoman.dialects.parts.scalars import text_or_none
+from dragoman.errors import FormatError
+from dragoman.event import (
+    BlockComplete,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+)
+from dragoman.exchange import Reply, StopReason
+from dragoman.message import ProviderRaw, TextBlock, ThinkingBlock, ToolUseBlock
+
+_SOMETHING: Final = (TextBlock("…"),)  # in place of what was said, of which only the fact counts at the end
+
+
+_MADE_UP_ID: Final = natural_reply(Reply(stop_reason=StopReason.END_TURN))["id"]
+_MADE_UP: Final = fingerprint(_MADE_UP_ID)
+
+
+# --- pieces ----------------------------------------------------------------------------------------------------------
+
+
+class _TextPiece(msgspec.Struct, tag_field="type", tag="text_delta", forbid_unknown_fields=True, gc=False):
+    text: str
+
+
+class _ThinkingPiece(msgspec.Struct, tag_field="type", tag="thinking_delta", forbid_unknown_fields=True, gc=False):
+    text: str = msgspec.field(name="thinking")
+
+
+class _InputPiece(msgspec.Struct, tag_field="type", tag="input_json_delta", forbid_unknown_fields=True, gc=False):
+    text: str = msgspec.field(name="partial_json")
+
+
+class _Piece(msgspec.Struct, tag_field="type", tag="content_block_delta", forbid_unknown_fields=True, gc=False):
+    """One more piece of a block, and nothing else."""
+
+    index: int
+    delta: _TextPiece | _ThinkingPiece | _InputPiece
+
+
+_piece_from: Final = msgspec.json.Decoder(_Piece).decode
+_PIECES: Final = {"text": _TextPiece, "thinking": _ThinkingPiece, "tool_use": _InputPiece}
+_EVENTS: Final[dict[str, Callable[[int, Any], StreamEvent]]] = {
+    "text": TextDelta,
+    "thinking": ThinkingDelta,
+    "tool_use": ToolUseInputDelta,
+}
+
+
+class _Block:
+    """A block that has begun: what it is beside its words, and the words of those that only come whole."""
+
+    def __init__(self, index: int, wire: dict[str, Any]) -> None:
+        self.index = index
+        self.wire = wire
+        self.kind = str(wire.get("type"))
+        self.piece = _PIECES.get(self.kind)
+        self.event = _EVENTS.get(self.kind, BlockComplete)
+        self.has_words = False
+        self.grown: dict[str, list[Any]] = {}  # what came piece by piece, by the key that it stands under
+        self.raw: ProviderRaw | None = None
+        self.is_open = True
+
+
+# --- the reader ------------------------------------------------------------------------------------------------------
+
+
+class StreamReader:
+    """Bytes in, events out."""
+
+    def __init__(self, framing: str | None = None) -> None:
+        self._splitter = splitter(framing or "sse")
+        self._only = getattr(self._splitter, "only", _none)
+        self._head: bytes | None = b""  # the first bytes, as long as no event has come
+        self._message: dict[str, Any] = {}
+        self._blocks: list[_Block] = []
+        self._current: _Block | None = None  # the one that the next piece most likely belongs to
+        self._conversation = Conversation()
+        self._late = Late(NAME)
+        self._ended = False
+        self._failed = False
+
+    def feed(self, data: bytes) -> list[StreamEvent]:
+        """The events that these bytes complete."""
+        events: list[StreamEvent] = []
+        current = self._current
+        if current is not None:
+            only = self._only(data)
+            if only is not None and self._take_piece(only, current, events):
+                return events
+        elif self._failed:
+            return events
+        if self._head is not None:
+            self._head = (self._head + data)[:HEAD_BYTES]
+        try:
+            for frame in self._splitter.feed(data):
+                self._head = None
+                if not self._take(frame.data, events):
+                    break
+        except FramingError as error:
+            self._fail("bad_event", str(error), events)
+        return events
+
+    def close(self) -> list[StreamEvent]:
+        """The events at the end of the stream; a fault, if it ended too early."""
+        events: list[StreamEvent] = []
+        if not self._failed:
+            for frame in self._splitter.close():
+                self._head = None
+                if not self._take(frame.data, events):
+                    break
+        if not self._failed and not self._ended:
+            if self._message.get("stop_reason") is not None:  # message_delta came, message_stop did not
+                self._complete(events)
+            else:
+                events.append(early_end(NAME, self._head, self._splitter.tail))
+        self._failed = True  # nothing is read after this
+        self._current = None
+        return events
+
+    def _take(self, data: bytes, events: list[StreamEvent]) -> bool:
+        """Take one event; whether the next one is to be trusted."""
+        current = self._current
+        return (current is not None and self._take_piece(data, current, events)) or self._take_any(data, events)
+
+    def _take_piece(self, data: bytes, current: _Block, events: list[StreamEvent]) -> bool:
+        """Take one event that is one more piece of the open block and nothing else; whether it was that."""
+        try:
+            piece = _piece_from(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False
+        delta = piece.delta
+        if piece.index != current.index or type(delta) is not current.piece:
+            return False
+        if delta.text:
+            current.has_words = True
+            events.append(current.event(current.index, delta.text))
+        return True
+
+    def _take_any(self, data: bytes, events: list[StreamEvent]) -> bool:
+        if self._ended:
+            if b"content_block_" in data:
+                self._late.add("")
+            return True
+        try:
+            wire = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._fail("bad_event", "an event that is not JSON", events, data)
+            return False
+        take = _TAKES.get(str(wire.get("type"))) if isinstance(wire, dict) else None
+        if take is not None:  # a ping, or what is not known yet
+            try:
+                problem = take(self, wire, events)
+            except FormatError as error:
+                problem = str(error)
+            if problem is not None:
+                self._fail("protocol_violation", problem, events)
+        return not self._failed
+
+    def _fail(self, code: str, message: str, events: list[StreamEvent], data: bytes = b"") -> None:
+        events.append(stream_error(NAME, code, message, tail=data[:4096].decode("utf-8", "backslashreplace")))
+        self._failed = True
+        self._current = None
+
+    # --- the message
+
+    def _message_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        if self._message:
+            return "message_start came a second time"
+        self._message = dict(an_object(wire.get("message"), "message_start"))
+        events.append(MessageStart(text_or_none(self._message.get("model")), _start_notes(self._message)))
+        self._usage(events)
+        return None
+
+    def _message_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        if not self._message:
+            return "message_delta before message_start"
+        delta, usage = wire.get("delta"), wire.get("usage")
+        self._current = None  # what still comes is late
+        self._message.update(delta if isinstance(delta, dict) else {})
+        if isinstance(usage, dict):
+            known = self._message.get("usage")
+            said = {key: value for key, value in usage.items() if value is not None}
+            self._message["usage"] = {**(known if isinstance(known, dict) else {}), **said}
+            self._usage(events)
+        if wire.get("context_management") is not None:
+            self._message["context_management"] = wire["context_management"]
+        return None
+
+    def _usage(self, events: list[StreamEvent]) -> None:
+        usage = self._message.get("usage")
+        if isinstance(usage, dict):
+            events.append(UsageUpdate(read_usage(usage)))
+
+    def _message_stop(self, _wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        if not self._message:
+            return "message_stop before message_start"
+        if self._message.get("stop_reason") is None:
+            self._fail("stream_incomplete", "the message ended without a reason", events)
+        else:
+            self._complete(events)
+        return None
+
+    def _complete(self, events: list[StreamEvent]) -> None:
+        if any(block.is_open for block in self._blocks):
+            self._fail("protocol_violation", "the message ended while a block was open", events)
+            return
+        has_words = any(block.kind != "text" or block.has_words for block in self._blocks)
+        whole = reply_from(self._message, _SOMETHING if has_words else ())
+        events.append(MessageComplete(whole.stop_reason, whole.stop_sequence, self._late.noted(whole.provider_raw)))
+        self._ended = True
+
+    def _error(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        events.append(StreamError(read_error(None, {}, wire)))
+        self._failed = True
+        self._current = None
+        return None
+
+    # --- blocks
+
+    def _block_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        index = _index(wire)
+        if self._is_late(wire.get("content_block")):
+            return None
+        if not self._message or index != len(self._blocks):
+            return f"content_block_start for block {index}, which cannot begin here"
+        block = _Block(index, dict(an_object(wire.get("content_block"), "content_block_start")))
+        self._blocks.append(block)
+        self._current = block if block.piece is not None else None
+        match block.kind:
+            case "tool_use":
+                return self._call_start(block, events)
+            case "text":
+                block.has_words = self._text_start(block, events)
+            case "thinking":
+                whole = read_block(block.wire, Conversation())
+                if not isinstance(whole, ThinkingBlock):
+                    return f"the thinking of block {index} is no text"
+                events.append(ThinkingDelta(index, whole.text, whole.signature, whole.provider_raw))
+        return None
+
+    def _text_start(self, block: _Block, events: list[StreamEvent]) -> bool:
+        """A block of words begins, with something to remember or with the first words."""
+        whole = read_block(block.wire, Conversation())
+        if not isinstance(whole, TextBlock):
+            raise FormatError("a text belongs here", where="content_block_start.text")
+        if whole.text or whole.provider_raw is not None:
+            events.append(TextDelta(block.index, whole.text, whole.provider_raw))
+        return bool(whole.text)
+
+    def _call_start(self, block: _Block, events: list[StreamEvent]) -> str | None:
+        provider_id, name = block.wire.get("id"), block.wire.get("name")
+        if not isinstance(provider_id, str) or not isinstance(name, str):
+            return f"block {block.index} calls a tool without an id or a name"
+        call = ToolUseBlock(self._conversation.call_id(provider_id), name, {})
+        block.raw = block_notes(call, {**block.wire, "input": {}})
+        events.append(ToolUseStart(block.index, call.id, name, block.raw))
+        return None
+
+    def _block_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        delta = wire.get("delta")
+        if self._is_late(delta):
+            return None
+        block = self._open_block(wire)
+        if block is None or not isinstance(delta, dict):
+            return f"content_block_delta for block {wire.get('index')}, which is not open"
+        match delta:
+            case {"type": "text_delta", "text": str(text)}:
+                return _add_words(block, "text", "text", text, events)
+            case {"type": "input_json_delta", "partial_json": str(text)}:
+                return _add_words(block, "tool_use", "input", text, events)
+            case {"type": "thinking_delta", "thinking": str(text)}:
+                return _add_words(block, "thinking", "thinking", text, events)
+            case {"type": "signature_delta", "signature": str(signature)}:
+                block.wire["signature"] = signature
+            case {"type": "citations_delta", "citation": citation}:
+                block.grown.setdefault("citations", []).append(citation)
+            case {"type": "compaction_delta", "content": str(content)}:
+                block.grown.setdefault("content", []).append(content)
+        return None
+
+    def _open_block(self, wire: dict[str, Any]) -> _Block | None:
+        index = _index(wire)
+        block = self._blocks[index] if 0 <= index < len(self._blocks) else None
+        return block if block is not None and block.is_open else None
+
+    def _is_late(self, said: Any) -> bool:
+        """Whether the message has ended; what is said then is kept apart."""
+        if self._message.get("stop_reason") is None:
+            return False
+        words = (said.get(key) for key in ("text", "thinking", "partial_json")) if isinstance(said, dict) else ()
+        self._late.add("".join(text for text in words if isinstance(text, str)))
+        return True
+
+    def _block_stop(self, wire: dict[str, Any], events: list[StreamEvent]) -> str | None:
+        block = self._open_block(wire)
+        if block is None:
+            late = self._is_late(None)
+            return None if late else f"content_block_stop for block {wire.get('index')}, which is not open"
+        block.is_open = False
+        self._current = None
+        match block.kind:
+            case "tool_use":
+                if not block.has_words and block.wire.get("input"):  # it came whole with the beginning
+                    events.append(ToolUseInputDelta(block.index, msgspec.json.encode(block.wire["input"]).decode()))
+                events.append(ToolUseEnd(block.index, block.raw))
+            case "text":
+                if block.grown:
+                    block.wire["citations"] = [*(block.wire.get("citations") or ()), *block.grown["citations"]]
+                raw = block_notes(TextBlock(""), {**block.wire, "text": ""})
+                events.append(TextDelta(block.index, "", raw))
+            case "thinking":
+                signature = text_or_none(block.wire.get("signature"))
+                raw = block_notes(ThinkingBlock("", signature), {**block.wire, "thinking": ""})
+                events.append(ThinkingDelta(block.index, "", signature, raw))
+            case _:
+                return _whole_block(block, events)
+        return None
+
+
+_TAKES: Final = {
+    "message_start": StreamReader._message_start,
+    "content_block_start": StreamReader._block_start,
+    "content_block_delta": StreamReader._block_delta,
+    "content_block_stop": StreamReader._block_stop,
+    "message_delta": StreamReader._message_delta,
+    "message_stop": StreamReader._message_stop,
+    "error": StreamReader._error,
+}
+
+
+def _index(wire: dict[str, Any]) -> int:
+    index = wire.get("index")
+    return index if type(index) is int else -1
+
+
+def _none(_data: bytes) -> None:
+    """Nothing: a framing whose events are only seen one after the other."""
+
+
+def _start_notes(message: dict[str, Any]) -> ProviderRaw | None:
+    """What the notes about the reply will be, as far as they are known, and what was consumed before it began."""
+    match message:
+        case {
+            "id": str(provider_id),
+            "type": "message",
+            "role": "assistant",
+            "model": str(),
+            "content": _,
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": dict(usage),
+        } if len(message) == 8 and provider_id != _MADE_UP_ID:
+            return {"dialect": NAME, "residue": {"in": {"id": {"is": provider_id, "was": _MADE_UP}}}, "usage": usage}
+        case _:
+            return _any_start_notes(message)
+
+
+def _any_start_notes(message: dict[str, Any]) -> ProviderRaw | None:
+    natural = natural_reply(Reply(stop_reason=StopReason.END_TURN, model=text_or_none(message.get("model"))))
+    natural["stop_reason"] = None
+    rest = {key: value for key, value in message.items() if key != "content"}
+    usage = rest.get("usage")
+    if isinstance(usage, dict):
+        rest["usage"] = natural["usage"]
+    return noted(NAME, natural, rest, usage=usage if isinstance(usage, dict) else None)
+
+
+def _add_words(block: _Block, kind: str, key: str, text: str, events: list[StreamEvent]) -> str | None:
+    """One more piece of a block; of one that only comes whole, to be put together at its end."""
+    if block.piece is None:
+        block.grown.setdefault(key, []).append(text)
+        return None
+    if block.kind != kind:
+        return f"a piece for block {block.index}, which is of another kind: {block.kind}"
+    if text:
+        block.has_words = True
+        events.append(block.event(block.index, text))
+    return None
+
+
+def _whole_block(block: _Block, events: list[StreamEvent]) -> str | None:
+    """A block that only comes whole: what runs on the provider's servers, or what is not known."""
+    for key, parts in block.grown.items():
+        if key == "citations":
+            block.wire[key] = [*(block.wire.get(key) or ()), *parts]
+        elif key != "input":
+            known = block.wire.get(key)
+            block.wire[key] = (known if isinstance(known, str) else "") + "".join(parts)
+        elif any(parts):
+            try:
+                block.wire[key] = msgspec.json.decode("".join(parts))
+            except msgspec.DecodeError:
+                return f"the input of block {block.index} is not JSON"
+    events.append(BlockComplete(block.index, read_block(block.wire, Conversation())))
+    return None
+
+
+def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  it has none
+    """A reader of this dialect's streams."""
+    return StreamReader(framing)
