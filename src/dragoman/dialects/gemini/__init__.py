@@ -7,6 +7,8 @@ which of them were spelled the second way is noted. A call may have no id; then 
 
 from __future__ import annotations
 
+from typing import Final
+
 from dragoman.dialects.gemini.error import read_error, write_error
 from dragoman.dialects.gemini.reader import stream_reader
 from dragoman.dialects.gemini.reply import read_reply, write_reply
@@ -14,8 +16,16 @@ from dragoman.dialects.gemini.request import read_request, write_request
 from dragoman.dialects.gemini.spelling import NAME
 from dragoman.dialects.gemini.writer import stream_writer
 
+# Options that a request does not say here, and why nothing is lost by that.
+UNSPOKEN: Final = {
+    "model": "it stands in the address",
+    "stream": "the address says whether",
+    "response_format.strict": "a schema is always enforced here",
+}
+
 __all__ = [
     "NAME",
+    "UNSPOKEN",
     "read_error",
     "read_reply",
     "read_request",

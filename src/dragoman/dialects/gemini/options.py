@@ -104,7 +104,11 @@ def _read_reasoning(config: Any) -> Reasoning | None:
     )
 
 
-_LEVELS: Final = {"xhigh": "high", "max": "high"}  # others say more than this API has levels for
+_LEVELS: Final = {
+    **{level: level for level in ("minimal", "low", "medium", "high")},
+    "xhigh": "high",
+    "max": "high",  # others say more than this API has levels for
+}
 
 
 def _natural_thinking(reasoning: Reasoning) -> dict[str, Any]:
@@ -113,8 +117,8 @@ def _natural_thinking(reasoning: Reasoning) -> dict[str, Any]:
     wire: dict[str, Any] = {"includeThoughts": True} if reasoning.enabled else {}
     if reasoning.budget_tokens is not None:  # never both: the API refuses a level beside a budget
         wire["thinkingBudget"] = reasoning.budget_tokens
-    elif reasoning.effort is not None:
-        wire["thinkingLevel"] = _LEVELS.get(reasoning.effort, reasoning.effort)
+    elif reasoning.effort in _LEVELS:
+        wire["thinkingLevel"] = _LEVELS[reasoning.effort]
     return wire
 
 
@@ -136,6 +140,14 @@ def natural_config(options: Options, notes: Mapping[str, Any]) -> dict[str, Any]
         wire.update(_natural_format(options.response_format, notes))
     thinking = _natural_thinking(options.reasoning) if options.reasoning is not None else {}
     return {**wire, "thinkingConfig": thinking} if thinking else wire
+
+
+_TIERS: Final = {"default": "standard", "standard": "standard", "flex": "flex", "priority": "priority"}
+
+
+def service_tier(options: Options) -> str | None:
+    """The tier in this API's word, if it has one for it."""
+    return _TIERS.get((options.service_tier or "").lower())
 
 
 def lost_options(options: Options, config: Mapping[str, Any]) -> Iterator[Loss]:
@@ -160,8 +172,10 @@ def _lost_reasoning(reasoning: Reasoning, thinking: Mapping[str, Any]) -> Iterat
         return
     if level is not None:
         reason = f"this API has no level {effort!r}; it is asked for {level!r}"
+    elif reasoning.enabled is False:
+        reason = "the model is told not to think"
     elif reasoning.budget_tokens is not None:
         reason = "this API takes a level or a budget, not both"
     else:
-        reason = "the model is told not to think"
+        reason = f"this API has no level {effort!r}"
     yield Loss("", "", "reasoning.effort", NAME, reason)

@@ -9,7 +9,14 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from dragoman.dialects.gemini.blocks import Turns, read_part, read_result, wire_id, written_parts
-from dragoman.dialects.gemini.options import allowed, lost_options, natural_choice, natural_config, read_options
+from dragoman.dialects.gemini.options import (
+    allowed,
+    lost_options,
+    natural_choice,
+    natural_config,
+    read_options,
+    service_tier,
+)
 from dragoman.dialects.gemini.spelling import NAME, in_camel, listed, respelled
 from dragoman.dialects.gemini.tools import read_tools, written_tools
 from dragoman.dialects.parts.asides import lost_asides
@@ -76,6 +83,8 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     wire.update((key, value) for key, value in notes.get("empty", {}).items() if not wire.get(key))
     wire.update(restored(_natural_top(request, notes), notes.get("residue")))
     losses.extend(lost_options(request.options, config))
+    if request.options.service_tier is not None and "serviceTier" not in wire:
+        losses.append(Loss("", "", "service_tier", NAME, "this API has no such tier"))
     losses.extend(lost_asides(request, NAME))
     return Written(respelled(wire, notes.get("snake")), tuple(losses))
 
@@ -84,8 +93,9 @@ def _natural_top(request: Request, notes: Mapping[str, Any]) -> dict[str, Any]:
     wire: dict[str, Any] = {}
     if request.model is not None and notes.get("model"):
         wire["model"] = request.model
-    if request.options.service_tier is not None:
-        wire["serviceTier"] = request.options.service_tier
+    tier = service_tier(request.options)
+    if tier is not None:
+        wire["serviceTier"] = tier
     return wire
 
 
