@@ -46,6 +46,7 @@ OUTCOMES: Final[tuple[Outcome, ...]] = ("kept", "changed", "loss", "silent", "hi
 JOINED: Final = "joined with the text beside it"
 MOVED: Final = "stands earlier than it did"
 RENAMED: Final = "under another id"
+_USUAL_ALPHABET: Final = str.maketrans("-_", "+/")
 _Medium = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
 _Call = ToolUseBlock | InvalidToolUseBlock
 _Position = tuple[int, ...]
@@ -182,17 +183,20 @@ def _is_blank(text: str) -> bool:
 
 
 def _bytes_of(block: _Medium) -> tuple[str, str]:
-    """How to get at the bytes. An address that holds them itself is as good as the bytes."""
-    head, found, data = block.source.data.partition(";base64,")
-    if block.source.kind == "url" and found and head.startswith("data:"):
-        return "base64", data
-    return block.source.kind, block.source.data
+    """How to get at the bytes. An address that holds them itself is as good as the bytes, and so is either alphabet."""
+    kind, data = block.source.kind, block.source.data
+    head, found, inside = data.partition(";base64,")
+    if kind == "url" and found and head.startswith("data:"):
+        kind, data = "base64", inside
+    return kind, data.translate(_USUAL_ALPHABET).rstrip("=") if kind == "base64" else data
 
 
 def _changes(before: _Medium, after: _Medium) -> str:
     changes = [] if before.type == after.type else [f"as {after.type}"]
     if before.source.kind != after.source.kind:
         changes.append(f"from {before.source.kind} to {after.source.kind}")
+    elif before.source.data != after.source.data:
+        changes.append("in the other alphabet of base64")
     if before.media_type != after.media_type:
         changes.append(f"{before.media_type} becomes {after.media_type}")
     return "; ".join(changes)

@@ -34,6 +34,7 @@ _TOOL, _SYSTEM = Role.TOOL, Role.SYSTEM
 _NOTHING: Final[Mapping[str, Any]] = {}
 _TIERS: Final = ("auto", "standard_only")
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
+_FORMAT_BEFORE: Final = "output_format"  # where the format of the answer stood while it was in beta
 _APART: Final = ("messages", "system", "tools")  # parts of a request that are read one by one
 _DEFAULT_MAX_TOKENS: Final = 4096  # the wire demands one; nobody asked for any
 
@@ -57,7 +58,10 @@ def read_request(wire: Any) -> Request:
         options=options,
     )
     empty = {key: body[key] for key in ("system", "tools") if key in body and not body[key]}
-    return request.replace(provider_raw=noted(NAME, _written_options(request), rest, empty=empty or None))
+    form = _format_key(body)
+    return request.replace(
+        provider_raw=noted(NAME, _written_options(request, form), rest, empty=empty or None, form=form)
+    )
 
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
@@ -65,7 +69,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     request = with_ids_of_calls(request, NAME)
     notes = notes_of(request.provider_raw, NAME)
     losses = [] if notes else _lost_options(request.options)  # what this API itself said comes back as residue
-    top = restored(_written_options(request), notes.get("residue"))
+    top = restored(_written_options(request, notes.get("form")), notes.get("residue"))
     system, messages = _hoisted(request.messages)
     wire = {key: top[key] for key in ("model",) if key in top}
     wire["messages"] = _written_messages(messages, losses)
@@ -260,9 +264,17 @@ def _read_options(body: dict[str, Any]) -> Options:
 def _read_format(body: dict[str, Any]) -> ResponseFormat | None:
     config = body.get("output_config")
     asked = config.get("format") if isinstance(config, dict) else None
+    asked = asked or body.get(_FORMAT_BEFORE)
     if isinstance(asked, dict) and asked.get("type") == "json_schema" and isinstance(asked.get("schema"), dict):
         return ResponseFormat("json_schema", asked["schema"])
     return None
+
+
+def _format_key(body: dict[str, Any]) -> str | None:
+    """Where the format of the answer stood, if not where it stands now."""
+    config = body.get("output_config")
+    now = isinstance(config, dict) and config.get("format")
+    return _FORMAT_BEFORE if not now and _read_format(body) is not None else None
 
 
 def _read_reasoning(body: dict[str, Any]) -> Reasoning | None:
@@ -275,7 +287,7 @@ def _read_reasoning(body: dict[str, Any]) -> Reasoning | None:
     return Reasoning(effort=effort) if effort else None
 
 
-def _written_options(request: Request) -> dict[str, Any]:
+def _written_options(request: Request, form: str | None = None) -> dict[str, Any]:
     options = request.options
     wire: dict[str, Any] = {"model": request.model} if request.model is not None else {}
     wire["max_tokens"] = options.max_output_tokens or _DEFAULT_MAX_TOKENS
@@ -295,7 +307,8 @@ def _written_options(request: Request) -> dict[str, Any]:
     wire.update(_written_choice(options))
     config: dict[str, Any] = {}
     if options.response_format is not None and options.response_format.kind == "json_schema":
-        config["format"] = {"type": "json_schema", "schema": options.response_format.json_schema}
+        made = {"type": "json_schema", "schema": options.response_format.json_schema}
+        (wire if form == _FORMAT_BEFORE else config)[form or "format"] = made
     if options.reasoning is not None:
         if options.reasoning.effort in _EFFORTS:
             config["effort"] = options.reasoning.effort

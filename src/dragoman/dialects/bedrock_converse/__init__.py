@@ -8,6 +8,8 @@ that only some models understand travel in ``additionalModelRequestFields``, and
 
 from __future__ import annotations
 
+from typing import Final
+
 from dragoman.dialects.bedrock_converse.error import read_error, write_error
 from dragoman.dialects.bedrock_converse.reader import stream_reader
 from dragoman.dialects.bedrock_converse.reply import read_reply, write_reply
@@ -15,8 +17,16 @@ from dragoman.dialects.bedrock_converse.request import read_request, write_reque
 from dragoman.dialects.bedrock_converse.words import NAME
 from dragoman.dialects.bedrock_converse.writer import stream_writer
 
+# Options that a request does not say here, and why nothing is lost by that.
+UNSPOKEN: Final = {
+    "model": "it stands in the address",
+    "stream": "the address says whether",
+    "response_format.strict": "a schema is always enforced here",
+}
+
 __all__ = [
     "NAME",
+    "UNSPOKEN",
     "read_error",
     "read_reply",
     "read_request",

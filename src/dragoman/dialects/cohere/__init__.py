@@ -7,15 +7,23 @@ is a string of JSON. A tool may answer with documents: these are texts here, so 
 
 from __future__ import annotations
 
+from typing import Final
+
 from dragoman.dialects.cohere.blocks import ALSO_RECORDED_AS, NAME
 from dragoman.dialects.cohere.error import read_error, write_error
 from dragoman.dialects.cohere.reply import read_reply, write_reply
 from dragoman.dialects.cohere.request import read_request, write_request
 from dragoman.dialects.cohere.stream import stream_reader, stream_writer
 
+# Options that a request does not say here, and why nothing is lost by that.
+UNSPOKEN: Final = {
+    "response_format.strict": "a schema is always enforced here",
+}
+
 __all__ = [
     "ALSO_RECORDED_AS",
     "NAME",
+    "UNSPOKEN",
     "read_error",
     "read_reply",
     "read_request",

@@ -8,14 +8,22 @@ reason.
 
 from __future__ import annotations
 
+from typing import Final
+
 from dragoman.dialects.ollama.blocks import NAME
 from dragoman.dialects.ollama.error import read_error, write_error
 from dragoman.dialects.ollama.reply import read_reply, write_reply
 from dragoman.dialects.ollama.request import read_request, write_request
 from dragoman.dialects.ollama.stream import stream_reader, stream_writer
 
+# Options that a request does not say here, and why nothing is lost by that.
+UNSPOKEN: Final = {
+    "response_format.strict": "a schema is always enforced here",
+}
+
 __all__ = [
     "NAME",
+    "UNSPOKEN",
     "read_error",
     "read_reply",
     "read_request",

@@ -340,12 +340,25 @@ def _natural_document(block: DocumentBlock, form: str | None) -> dict[str, Any]:
         return {"type": "document_url", "document_url": url, **named}
     if form == "file_url":
         return {"type": "file_url", "file_url": {"url": url}}
-    if form is None and block.media_type.startswith("text/"):  # files are PDFs here; a text can be said as one
-        try:
-            return {"type": "text", "text": base64.b64decode(block.source.data, validate=True).decode()}
-        except (binascii.Error, ValueError):
-            pass
+    text = _plain_text(block) if form is None else None
+    if text is not None:
+        return {"type": "text", "text": text}
     return {"type": "file", "file": {"filename": block.name or "document.pdf", "file_data": url}}
+
+
+def _plain_text(block: DocumentBlock) -> str | None:
+    """What a document says, if it is a text: files are PDFs here, and a text can be said as one."""
+    if not block.media_type.startswith("text/") or block.source.kind != "base64":
+        return None
+    try:
+        return base64.b64decode(block.source.data, validate=True).decode()
+    except (binascii.Error, ValueError):
+        return None
+
+
+def is_said_as_text(block: DocumentBlock) -> bool:
+    """Whether a document is written as a text and not as a file."""
+    return notes_of(block.provider_raw, NAME).get("form") is None and _plain_text(block) is not None
 
 
 def _url(source: ImageSource, media_type: str) -> str:

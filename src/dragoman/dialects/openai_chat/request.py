@@ -5,7 +5,7 @@ The one rule: a request that was read here is written here as it was.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from dragoman.dialects.openai_chat.blocks import (
@@ -14,6 +14,7 @@ from dragoman.dialects.openai_chat.blocks import (
     NAME,
     TIERS,
     cannot_say,
+    is_said_as_text,
     natural_content,
     natural_message,
     notes_of_message,
@@ -41,7 +42,7 @@ from dragoman.exchange import (
     Written,
 )
 from dragoman.ids import AS_IT_IS, spell
-from dragoman.message import ContentBlock, Message, Role, TextBlock, ToolResultBlock
+from dragoman.message import ContentBlock, DocumentBlock, Message, Role, TextBlock, ToolResultBlock
 
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 _ROLES: Final = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
@@ -128,6 +129,7 @@ def _written_messages(message: Message, losses: list[Loss]) -> list[dict[str, An
             blocks.append(block)
         else:
             losses.append(Loss(message.session_id, message.id, block.type, NAME, reason))
+    losses.extend(_lost_names(blocks, message))
     if message.content and not blocks:
         return []
     return [restored(natural_message(message.role, blocks, notes), notes.get("residue"))]
@@ -148,8 +150,16 @@ def _written_results(block: ContentBlock, message: Message, losses: list[Loss]) 
     if block.is_error:
         reason = "this API cannot mark a result as failed; its text is kept"
         losses.append(Loss(message.session_id, message.id, block.type, NAME, reason))
+    losses.extend(_lost_names(sayable, message))
     kept = block if len(sayable) == len(block.content) else block.replace(content=tuple(sayable))
     return [restored(_natural_result(kept, notes), notes.get("residue"))]
+
+
+def _lost_names(blocks: Iterable[ContentBlock], message: Message) -> Iterator[Loss]:
+    for block in blocks:
+        if isinstance(block, DocumentBlock) and block.name is not None and is_said_as_text(block):
+            reason = "a document that is said as text has no name"
+            yield Loss(message.session_id, message.id, "document.name", NAME, reason)
 
 
 def _read_result(wire: dict[str, Any], where: str, conversation: Conversation) -> ToolResultBlock:
