@@ -5,6 +5,7 @@ The one rule: an option that did not find its way into the wire is a loss with i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,14 +17,15 @@ from dragoman.exchange import OpaqueTool, Options, Reasoning, Request, ResponseF
 
 def fields_of(body: Mapping[str, Any]) -> dict[str, Any]:
     """What is passed on to the model as it is, in the words of its family."""
-    fields = body.get("additionalModelRequestFields")
-    return fields if isinstance(fields, dict) else {}
+    return _object(body.get("additionalModelRequestFields"))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def read_options(body: dict[str, Any]) -> Options:
-    inference, tier = body.get("inferenceConfig"), body.get("serviceTier")
-    inference = inference if isinstance(inference, dict) else {}
-    fields = fields_of(body)
+    inference, fields = _object(body.get("inferenceConfig")), fields_of(body)
     nova = fields.get("inferenceConfig")
     return Options(
         max_output_tokens=integer_or_none(inference.get("maxTokens")),
@@ -34,7 +36,7 @@ def read_options(body: dict[str, Any]) -> Options:
         tool_choice=_read_choice(body.get("toolConfig")),
         response_format=_read_format(body.get("outputConfig")),
         reasoning=_read_reasoning(fields) or _read_effort(body.get("outputConfig")),
-        service_tier=text_or_none(tier.get("type")) if isinstance(tier, dict) else None,
+        service_tier=text_or_none(_object(body.get("serviceTier")).get("type")),
     )
 
 
@@ -61,7 +63,7 @@ def _read_format(config: Any) -> ResponseFormat | None:
 
 def family_of(body: Mapping[str, Any]) -> str | None:
     """Whose words a request uses; ``every`` for those that are the same for all."""
-    fields, config = fields_of(body), body.get("outputConfig")
+    fields = fields_of(body)
     for key, family in (
         ("reasoning_config", "anthropic_early"),
         ("thinking", "anthropic"),
@@ -73,7 +75,7 @@ def family_of(body: Mapping[str, Any]) -> str | None:
     ):
         if key in fields:
             return family
-    return "every" if isinstance(config, dict) and isinstance(config.get("effort"), str) else None
+    return "every" if isinstance(_object(body.get("outputConfig")).get("effort"), str) else None
 
 
 def _family_of_model(model: str | None) -> str | None:
@@ -105,7 +107,7 @@ def _read_reasoning(fields: dict[str, Any]) -> Reasoning | None:
 
 
 def _read_effort(config: Any) -> Reasoning | None:
-    effort = config.get("effort") if isinstance(config, dict) else None
+    effort = _object(config).get("effort")
     return Reasoning(effort=effort) if isinstance(effort, str) else None
 
 
@@ -114,9 +116,9 @@ def natural_top(request: Request, notes: Mapping[str, Any]) -> dict[str, Any]:
     options = request.options
     wire: dict[str, Any] = {"modelId": request.model} if notes.get("named") and request.model is not None else {}
     inference = {
-        "maxTokens": options.max_output_tokens,
-        "temperature": options.temperature,
-        "topP": options.top_p,
+        "maxTokens": _within(options.max_output_tokens, 1),
+        "temperature": _within(options.temperature, 0, 1),
+        "topP": _within(options.top_p, 0, 1),
         "stopSequences": list(options.stop_sequences) or None,
     }
     if any(value is not None for value in inference.values()):
@@ -134,6 +136,11 @@ def natural_top(request: Request, notes: Mapping[str, Any]) -> dict[str, Any]:
         wire["serviceTier"] = {"type": options.service_tier}
     fields = _natural_fields(options, family)
     return {**wire, "additionalModelRequestFields": fields} if fields else wire
+
+
+def _within(value: Any, least: int, most: float = math.inf) -> Any:
+    """A number that this API takes; it refuses a whole request for one that it does not."""
+    return value if value is not None and least <= value <= most else None
 
 
 def _natural_choice(choice: ToolChoice | None) -> dict[str, Any]:
@@ -176,10 +183,14 @@ def _natural_thinking(reasoning: Reasoning) -> dict[str, Any]:
 
 def lose_options(request: Request, wire: dict[str, Any], lose: Lose) -> None:
     """Name every option that did not find its way into the wire."""
-    options, fields, config = request.options, fields_of(wire), wire.get("outputConfig", {})
+    options, fields = request.options, fields_of(wire)
+    config, inference = _object(wire.get("outputConfig")), _object(wire.get("inferenceConfig"))
     for name in ("seed", "presence_penalty", "frequency_penalty", "parallel_tool_calls", "user"):
         if getattr(options, name) is not None:
             lose(name, "this API has no such option")
+    for name, key in (("max_output_tokens", "maxTokens"), ("temperature", "temperature"), ("top_p", "topP")):
+        if getattr(options, name) is not None and key not in inference:
+            lose(name, f"{getattr(options, name)} is not within what this API takes")
     if options.tool_choice is not None and "toolChoice" not in wire.get("toolConfig", {}):
         if options.tool_choice.mode == "none":
             lose("tool_choice", "this API cannot forbid the use of tools")

@@ -1,0 +1,427 @@
+"""What botocore makes of the same bytes, and of what we write: its model of the service, and its client over a socket.
+
+The recorded traffic is read where it lies, and never copied. botocore has no message that grows with a stream: it hands
+out each event as its model knows it, so the events are put together here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.config import Config
+from botocore.exceptions import EventStreamError
+from botocore.model import OperationModel, Shape
+from botocore.serialize import create_serializer
+from botocore.validate import ParamValidator
+
+from dragoman import dialects
+from dragoman.cli.prove import first_difference
+from dragoman.dialects import bedrock_converse as dialect
+from dragoman.errors import FormatError
+from dragoman.event import StreamError, TextDelta, fold, unfold
+from dragoman.exchange import Fault, Reply, StopReason
+from dragoman.message import (
+    ImageBlock,
+    ImageSource,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    TokenUsage,
+    ToolUseBlock,
+)
+from tests.dialects.test_grid import CALLS, PIXEL
+from tests.dialects.test_sdk import read_stream, records, said_by, strings_in
+
+MODEL = "anthropic.claude-sonnet-4-6"
+ASKED: Any = [{"role": "user", "content": [{"text": "Hi."}]}]  # the server answers with a record, whatever it is asked
+
+
+# --- the model of the service ----------------------------------------------------------------------------------------
+
+
+@cache
+def operation(name: str) -> OperationModel:
+    return botocore.session.Session().get_service_model("bedrock-runtime").operation_model(name)
+
+
+def parameters(value: Any, shape: Shape, where: str, problems: list[str]) -> Any:
+    """The value as botocore takes it, with bytes for base64; and all that its model of the service says against it.
+
+    botocore itself looks for required members, types and minima. Unknown members, maxima, patterns, enumerations and
+    unions with two members are in its model, and left to the service.
+    """
+    match shape.type_name:
+        case "structure" if shape.is_document_type:
+            return value
+        case "structure" if isinstance(value, dict):
+            problems.extend(f"{where}.{key}: unknown" for key in value if key not in shape.members)
+            if shape.is_tagged_union and len(value) != 1:
+                problems.append(f"{where}: {len(value)} members of a union")
+            known = {key: shape.members[key] for key in value if key in shape.members}
+            return {key: parameters(value[key], known[key], f"{where}.{key}", problems) for key in known}
+        case "list" if isinstance(value, list):
+            limits(len(value), shape, where, problems)
+            return [parameters(item, shape.member, f"{where}[]", problems) for item in value]
+        case "map" if isinstance(value, dict):
+            return {key: parameters(item, shape.value, f"{where}.*", problems) for key, item in value.items()}
+        case "blob" if isinstance(value, str):
+            return bytes_of(value, where, problems)
+        case "string" if isinstance(value, str):
+            limits(len(value), shape, where, problems)
+            pattern = shape.metadata.get("pattern")
+            if (shape.enum and value not in shape.enum) or (pattern and not re.fullmatch(pattern, value)):
+                problems.append(f"{where}: {value!r} does not fit")
+        case "integer" | "long" | "float" | "double" if type(value) in (int, float):
+            limits(value, shape, where, problems)
+    return value
+
+
+def limits(size: float, shape: Shape, where: str, problems: list[str]) -> None:
+    least, most = shape.metadata.get("min", size), shape.metadata.get("max", size)
+    if not least <= size <= most:
+        problems.append(f"{where}: {size} is not from {least} to {most}")
+
+
+def bytes_of(text: str, where: str, problems: list[str]) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        problems.append(f"{where}: not base64")
+        return b"?"
+
+
+def against(wire: dict[str, Any], name: str) -> list[str]:
+    """What speaks against a request, to the model of the service, to botocore, and to what botocore would send."""
+    asked, problems = operation(name), list[str]()
+    given = parameters({"modelId": MODEL, **wire}, asked.input_shape, "$", problems)
+    report = ParamValidator().validate(given, asked.input_shape)
+    if report.has_errors():
+        return [*problems, report.generate_report()]
+    serializer = create_serializer(asked.service_model.protocol, include_validation=False)
+    body = json.loads(serializer.serialize_to_request(given, asked)["body"])
+    difference = first_difference(body, {key: value for key, value in wire.items() if key != "modelId"})
+    return [*problems, *([f"sent: {difference}"] if difference and not problems else [])]
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+# A picture that is none; its provider refused it too.
+REFUSED = {"$.messages[].content[].image.source.bytes: not base64": ["llamacpp-fc89347334cffd"]}
+
+
+@pytest.mark.slow
+def test_a_request_of_any_dialect_fits_the_model_of_the_service() -> None:
+    found: dict[str, list[str]] = {}
+    lost = []
+    count: Counter[str] = Counter()
+    for source, record in records(*dialects.names()):
+        if not isinstance(record.get("request"), dict):
+            continue
+        try:
+            request = dialects.load(source).read_request(record["request"])
+        except FormatError:
+            assert record["status"] >= 400  # the provider refused it too
+            continue
+        wire = dialect.write_request(request).wire
+        count[source] += 1
+        for problem in against(wire, "ConverseStream" if count[source] % 5 == 0 else "Converse"):
+            found.setdefault(problem, []).append(record["id"])
+        if source == dialect.NAME:  # it comes back as it was: see test_corpus
+            continue
+        strings = set(strings_in(wire))
+        together = "\0".join(strings)  # texts may have been joined to one
+        lost.extend(
+            (record["id"], kind, words)
+            for kind, words in said_by(request)
+            if words not in strings and not (kind == "text" and words in together)
+        )
+    assert set(count) == set(dialects.names())
+    assert count.total() > 7_000
+    assert lost == []
+    assert found == REFUSED
+
+
+# --- the socket ------------------------------------------------------------------------------------------------------
+
+
+class Loopback:
+    """A server on 127.0.0.1 that answers with the bytes it was given last, and botocore's client for it."""
+
+    def __init__(self) -> None:
+        self.status, self.body = 200, b""
+        loopback = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                streamed = self.path.endswith("converse-stream") and loopback.status == 200
+                self.send_response(loopback.status)
+                kind = "application/vnd.amazon.eventstream" if streamed else "application/json"
+                self.send_header("content-type", kind)
+                self.send_header("content-length", str(len(loopback.body)))
+                self.send_header("connection", "close")
+                self.end_headers()
+                self.wfile.write(loopback.body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                """Nobody reads along."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread.start()
+        self.client = botocore.session.Session().create_client(
+            "bedrock-runtime",
+            region_name="us-east-1",
+            endpoint_url=f"http://127.0.0.1:{self.server.server_port}",
+            aws_access_key_id="none",
+            aws_secret_access_key="none",
+            config=Config(retries={"total_max_attempts": 1}, proxies={}),
+        )
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+    def answered(self, wire: Any, status: int = 200) -> dict[str, Any]:
+        """What the client makes of a whole answer, as JSON."""
+        self.status, self.body = status, json.dumps(wire).encode()
+        answer = self.client.converse(modelId=MODEL, messages=ASKED)
+        return as_json({key: value for key, value in answer.items() if key != "ResponseMetadata"})
+
+    def streamed(self, body: bytes) -> dict[str, Any]:
+        """What the client's events add up to."""
+        self.status, self.body = 200, body
+        with closing(self.client.converse_stream(modelId=MODEL, messages=ASKED)["stream"]) as stream:
+            return added_up(as_json(event) for event in stream)
+
+
+def as_json(value: Any) -> Any:
+    """What botocore hands out, with base64 for bytes."""
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case dict():
+            return {key: as_json(inner) for key, inner in value.items()}
+        case list():
+            return [as_json(inner) for inner in value]
+        case _:
+            return value
+
+
+def added_up(events: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    """The whole answer that a stream of events tells of, put together as the service's documentation describes them."""
+    message: dict[str, Any] = {}
+    blocks: dict[int, dict[str, Any]] = {}
+    whole: dict[str, Any] = {"output": {"message": message}}
+    for event in events:
+        ((name, wire),) = event.items()
+        match name:
+            case "messageStart":
+                message.update(wire)
+            case "contentBlockStart":
+                blocks[wire["contentBlockIndex"]] = {"start": wire["start"], "deltas": []}
+            case "contentBlockDelta":
+                block = blocks.setdefault(wire["contentBlockIndex"], {"start": {}, "deltas": []})
+                assert "stopped" not in block
+                block["deltas"].append(wire["delta"])
+            case "contentBlockStop":
+                blocks[wire["contentBlockIndex"]]["stopped"] = True
+            case "messageStop" | "metadata":
+                whole.update(wire)
+            case _:
+                raise AssertionError(name)
+    assert all(block["stopped"] for block in blocks.values())
+    message["content"] = [whole_block(**block) for _, block in sorted(blocks.items())]
+    return whole
+
+
+def whole_block(start: dict[str, Any], deltas: list[dict[str, Any]], stopped: bool) -> dict[str, Any]:
+    kind = next(iter(start or deltas[0]))
+    parts = [delta[kind] for delta in deltas if kind in delta]
+    match kind:
+        case "text" | "citation":
+            words = [delta["text"] for delta in deltas if "text" in delta]
+            cited = [delta["citation"] for delta in deltas if "citation" in delta]
+            content = {"content": [{"text": "".join(words)}]} if words else {}
+            return {"citationsContent": {**content, "citations": cited}} if cited else {"text": "".join(words)}
+        case "toolUse":
+            text = "".join(part["input"] for part in parts)
+            return {"toolUse": {**start[kind], "input": json.loads(text or "{}")}}
+        case "toolResult":
+            return {"toolResult": {**start[kind], "content": [item for part in parts for item in part]}}
+        case "reasoningContent" if "redactedContent" in parts[0]:
+            return {"reasoningContent": parts[0]}
+        case "reasoningContent":
+            said = {"text": "".join(part.get("text", "") for part in parts)}
+            signatures = [part["signature"] for part in parts if "signature" in part]
+            signed = {"signature": "".join(signatures)} if signatures else {}
+            return {"reasoningContent": {"reasoningText": {**said, **signed}}}
+        case _:
+            return {kind: {**start[kind], **{key: value for part in parts for key, value in part.items()}}}
+
+
+def known(wire: Any, shape: Shape) -> Any:
+    """The wire without what botocore's model of the service does not have: it leaves that out."""
+    match shape.type_name:
+        case "structure" if not shape.is_document_type and isinstance(wire, dict):
+            return {key: known(wire[key], shape.members[key]) for key in wire if key in shape.members}
+        case "list":
+            return [known(item, shape.member) for item in wire]
+        case _:
+            return wire
+
+
+@pytest.fixture(scope="module")
+def loopback() -> Iterator[Loopback]:
+    server = Loopback()
+    yield server
+    server.close()
+
+
+# --- recorded answers ------------------------------------------------------------------------------------------------
+
+
+def written_again(data: bytes) -> bytes:
+    reader, writer = dialect.stream_reader(), dialect.stream_writer()
+    return b"".join([*map(writer.feed, [*reader.feed(data), *reader.close()]), writer.close()])
+
+
+@pytest.mark.slow
+def test_a_recorded_answer_says_to_the_sdk_what_it_says_to_us(loopback: Loopback) -> None:
+    shape = operation("Converse").output_shape
+    count: Counter[str] = Counter()
+    differences = {}
+    for _, record in records(dialect.NAME):
+        if record["status"] != 200:
+            continue
+        if isinstance(record.get("response"), dict):
+            reply, theirs = dialect.read_reply(record["response"]), loopback.answered(record["response"])
+            count["whole"] += 1
+        elif record.get("stream_b64"):
+            data = base64.b64decode(record["stream_b64"])
+            reply, theirs = read_stream(dialect, data), loopback.streamed(data)
+            count["streamed"] += 1
+            assert loopback.streamed(written_again(data)) == theirs
+        else:
+            continue
+        difference = first_difference(known(dialect.write_reply(reply).wire, shape), theirs)
+        if difference is not None:
+            differences[record["id"]] = difference
+    assert differences == {}
+    assert count["whole"] > 150
+    assert count["streamed"] > 30
+
+
+# --- what we write ---------------------------------------------------------------------------------------------------
+
+OWN = {"dialect": dialect.NAME, "own": True}
+USAGE = TokenUsage(input_tokens=8, output_tokens=42, cached_input_tokens=3)
+TEXT = Reply(content=(TextBlock("Hello, é😀\u2028."),), stop_reason=StopReason.END_TURN, usage=USAGE)
+REPLIES = {
+    "text": TEXT,
+    "cut off": TEXT.replace(stop_reason=StopReason.MAX_TOKENS),
+    "a word that ends it": TEXT.replace(stop_reason=StopReason.STOP_SEQUENCE, stop_sequence="STOP"),
+    "parallel calls": TEXT.replace(content=(TextBlock("I'll read them."), *CALLS), stop_reason=StopReason.TOOL_USE),
+    "a call without input": TEXT.replace(
+        content=(ToolUseBlock(CALLS[0].id, "now", {}),), stop_reason=StopReason.TOOL_USE
+    ),
+    "reasoning of its own": TEXT.replace(
+        content=(ThinkingBlock("Let me see.", "c2ln", OWN), RedactedThinkingBlock("c2VjcmV0", OWN), TextBlock("Done."))
+    ),
+    "reasoning of another": TEXT.replace(content=(ThinkingBlock("Let me see.", "c2ln"), TextBlock("Done."))),
+    "a picture": TEXT.replace(content=(ImageBlock(ImageSource("base64", PIXEL), "image/png"), TextBlock("Here."))),
+}
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_the_sdk_hears_what_we_stream_and_what_we_say(name: str, loopback: Loopback) -> None:
+    ours = dialect.write_reply(REPLIES[name]).wire
+    assert first_difference(loopback.answered(ours), ours) is None
+    writer = dialect.stream_writer()
+    data = b"".join([*map(writer.feed, unfold(REPLIES[name])), writer.close()])
+    assert first_difference(loopback.streamed(data), ours) is None
+
+
+@pytest.mark.parametrize("source", dialects.names())
+def test_the_sdk_hears_what_another_provider_streams(source: str, loopback: Loopback) -> None:
+    other = dialects.load(source)
+    theirs, ours = other.stream_writer(), dialect.stream_writer()
+    reply = REPLIES["parallel calls"].replace(model="m")
+    data = b"".join([*map(theirs.feed, unfold(reply)), theirs.close()])
+    reader = other.stream_reader()
+    events = [*reader.feed(data), *reader.close()]
+    heard = loopback.streamed(b"".join([*map(ours.feed, events), ours.close()]))
+    content = heard["output"]["message"]["content"]
+    assert [block["text"] for block in content if "text" in block] == ["I'll read them."]
+    called = [block["toolUse"] for block in content if "toolUse" in block]
+    assert [(call["name"], call["input"]) for call in called] == [(call.name, call.input) for call in CALLS]
+    assert heard["stopReason"] == "tool_use"
+    assert heard["usage"]["outputTokens"] == 42
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (Fault(code="rate_limited", message="Slow down.", error_class="rate_limit"), "throttlingException"),  # type: ignore[arg-type]
+        (Fault(code="stream_incomplete", message="Cut."), "modelStreamErrorException"),
+        (
+            Fault(code="server_error", message="Sorry.", provider_code="ModelStreamErrorException"),
+            "modelStreamErrorException",
+        ),
+    ],
+)
+def test_the_sdk_raises_what_failed(fault: Fault, code: str, loopback: Loopback) -> None:
+    writer = dialect.stream_writer()
+    data = b"".join([writer.feed(TextDelta(0, "Hé")), writer.feed(StreamError(fault)), writer.close()])
+    with pytest.raises(EventStreamError) as raised:
+        loopback.streamed(data)
+    assert raised.value.response["Error"] == {"Code": code, "Message": fault.message}
+
+
+def test_the_sdk_raises_where_the_end_did_not_come(loopback: Loopback) -> None:
+    writer = dialect.stream_writer()
+    with pytest.raises(EventStreamError, match="modelStreamErrorException"):
+        loopback.streamed(writer.feed(TextDelta(0, "Hé")) + writer.close())
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "code"),
+    [
+        (Fault(code="rate_limited", message="Slow down."), 429, "ThrottlingException"),
+        (Fault(code="invalid_request", message="No."), 400, "ValidationException"),
+        (Fault(code="not_found", message="Where?"), 404, "ResourceNotFoundException"),
+        (Fault(code="forbidden", message="No."), 403, "AccessDeniedException"),
+        (Fault(code="server_error", message="Sorry."), 500, "InternalServerException"),
+    ],
+)
+def test_the_sdk_raises_the_errors_that_we_write(fault: Fault, status: int, code: str, loopback: Loopback) -> None:
+    with pytest.raises(loopback.client.exceptions.from_code(code)) as raised:
+        loopback.answered(dialect.write_error(fault).wire, status)
+    error = raised.value.response["Error"]
+    assert (error["Code"], error["Message"]) == (code, fault.message)
+    read = dialect.read_error(status, {"x-amzn-errortype": code}, {"message": fault.message})
+    assert (read.code, read.message) == (fault.code, fault.message)
+
+
+def test_events_fold_to_the_same_as_what_the_sdk_adds_up(loopback: Loopback) -> None:
+    writer = dialect.stream_writer()
+    data = b"".join([*map(writer.feed, unfold(REPLIES["parallel calls"])), writer.close()])
+    assert read_stream(dialect, data) == fold(unfold(dialect.read_reply(loopback.streamed(data))))
