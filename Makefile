@@ -12,6 +12,7 @@ UV_VERSION := 0.13.7
 PYTEST_ARGS ?=
 PYTEST_PARALLEL ?= -n auto --maxprocesses 4 --dist worksteal
 RUN_ARGS ?= tour
+BENCH ?= format dialect
 BENCH_ARGS ?=
 LOCK_ARGS ?=
 
@@ -42,8 +43,8 @@ format: $(STAMP) ## Format the code, and mend what can be mended without asking
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## Measure (BENCH_ARGS="…" is passed on)
-	$(BIN)/python -m benchmarks.format_bench $(BENCH_ARGS)
+bench: $(STAMP) ## Measure, beside other libraries and the limit (BENCH="format dialect" chooses, BENCH_ARGS="…" is passed on)
+	@for bench in $(BENCH); do $(BIN)/python -m "benchmarks.$${bench}_bench" $(BENCH_ARGS) || exit 1; done
 
 # The builder's strict mode finds dead links in pages; a page that only the menu names it leaves as a link to its .md.
 docs: $(STAMP) ## Build the documentation into site/; a dead link is an error
@@ -68,7 +69,8 @@ lock: ## Pin every dependency, with hashes, in requirements/ (LOCK_ARGS=--upgrad
 	export UV_CUSTOM_COMPILE_COMMAND="make lock" && \
 	$$compile pyproject.toml --group dev --output-file requirements/dev.txt && \
 	$$compile pyproject.toml --constraint requirements/dev.txt --output-file requirements/run.txt && \
-	$$compile --group record --output-file requirements/record.txt
+	$$compile --group record --output-file requirements/record.txt && \
+	for peer in requirements/bench/*.in; do $$compile "$$peer" --output-file "$${peer%.in}.txt" || exit 1; done
 
 clean: ## Remove everything that can be made again, .venv included
 	rm -rf $(VENV) site build dist .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -12,7 +12,9 @@ SIZES = (8, 64, 256)
 DELTAS = tuple(f"word{number:03d} " for number in range(200))
 STREAMED_TEXT = "".join(DELTAS)
 CLAUDE, GPT = "claude-sonnet-4-6", "gpt-5.4"
-_SUBJECTS = "The store the router the catalog a dialect one session every block each message some events no reader".split()
+_SUBJECTS = (
+    "The store the router the catalog a dialect one session every block each message some events no reader".split()
+)
 _VERBS = "keeps finds writes reads sends counts moves names folds prices holds checks".split()
 _OBJECTS = "the bytes of a turn|its own residue|what the model said|a signature and an id|the order of calls".split("|")
 _ARGUMENTS = {"path": "", "limit": 0, "mode": "read"}
@@ -89,7 +91,12 @@ REPLY = json.dumps(
             {"type": "thinking", "thinking": prose(500, 5), "signature": "EqQBCgIYAhIM" * 28},
             {"type": "text", "text": REPLY_TEXT},
             {"type": "tool_use", "id": "toolu_01", "name": "tool_1", "input": {**_ARGUMENTS, "path": "/src/a.py"}},
-            {"type": "tool_use", "id": "toolu_02", "name": "tool_2", "input": {"path": "/b", "filters": [{"key": "k"}]}},
+            {
+                "type": "tool_use",
+                "id": "toolu_02",
+                "name": "tool_2",
+                "input": {"path": "/b", "filters": [{"key": "k"}]},
+            },
         ],
         "stop_reason": "tool_use",
         "stop_sequence": None,

@@ -25,7 +25,9 @@ def operations() -> dict[str, Operation]:
     client, _ = clients(httpx_of("anthropic"))
     model.__dict__["_client"] = anthropic.Anthropic(api_key="none", base_url="http://memory", http_client=client)
     client, _ = clients(httpx_of("openai"))
-    chat = ChatOpenAI(model=bodies.GPT, base_url="http://memory/v1", http_client=client, use_responses_api=False, **base)
+    chat = ChatOpenAI(
+        model=bodies.GPT, base_url="http://memory/v1", http_client=client, use_responses_api=False, **base
+    )
     made: dict[str, Operation] = {
         f"request {size}": (
             lambda body=bodies.chat_request(size): body,

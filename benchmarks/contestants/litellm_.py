@@ -38,7 +38,11 @@ def operations() -> dict[str, Operation]:
         list,
         _complaint_about_stream,
     )
-    made["stream openai"] = (lambda: _completion("openai/" + bodies.GPT, client=_openai()), list, _complaint_about_stream)
+    made["stream openai"] = (
+        lambda: _completion("openai/" + bodies.GPT, client=_openai()),
+        list,
+        _complaint_about_stream,
+    )
     return made
 
 
