@@ -23,6 +23,7 @@ from dragoman.message import (
     InvalidToolUseBlock,
     OpaqueBlock,
     ProviderRaw,
+    Role,
     TextBlock,
     ThinkingBlock,
     ToolUseBlock,
@@ -44,7 +45,7 @@ def read_said(wire: dict[str, Any], where: str, conversation: Conversation) -> t
             blocks.append(TextBlock(content))
     elif content is not None and not (calls and _is_blank(content)):
         for index, part in enumerate(a_list(content, f"{where}.content")):
-            blocks.append(read_part(an_object(part, f"{where}.content[{index}]")))
+            blocks.append(_read_part_of(wire.get("role"), an_object(part, f"{where}.content[{index}]")))
     if isinstance(plan, str) and plan:
         blocks.append(TextBlock(plan, dict(PLAN)))
     for index, call in enumerate(a_list(calls or [], f"{where}.tool_calls")):
@@ -88,6 +89,14 @@ def natural_message(role: str, blocks: Iterable[ContentBlock], form: str | None 
 
 def _is_plan(block: ContentBlock) -> TypeGuard[TextBlock]:
     return isinstance(block, TextBlock) and notes_of(block.provider_raw, NAME).get("form") == "tool_plan"
+
+
+def _read_part_of(role: Any, wire: dict[str, Any]) -> ContentBlock:
+    """A part of what somebody said. Only a user shows pictures: where another did, a note says that it came so."""
+    block = read_part(wire)
+    if role == "user" or not isinstance(block, ImageBlock):
+        return block
+    return block.replace(provider_raw={"dialect": NAME, **(block.provider_raw or {}), "form": "image"})
 
 
 def read_part(wire: dict[str, Any]) -> ContentBlock:
@@ -199,13 +208,15 @@ def is_own(block: ContentBlock) -> bool:
     return bool(notes_of(getattr(block, "provider_raw", None), NAME))
 
 
-def cannot_say(block: ContentBlock) -> str | None:
-    """Why this wire cannot carry a block; ``None`` if it can."""
+def cannot_say(block: ContentBlock, role: Role = Role.ASSISTANT) -> str | None:
+    """Why this wire cannot carry a block in what somebody says; ``None`` if it can."""
     match block:
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock():
             return None
         case ThinkingBlock(provider_raw=raw):
             return None if notes_of(raw, NAME) else "reasoning of another origin"
+        case ImageBlock() if role is not Role.USER and not is_own(block):
+            return "only a user can show a picture here"
         case ImageBlock(source):
             return None if source.kind != "file_ref" else "this API cannot read our files"
         case OpaqueBlock(dialect=dialect):

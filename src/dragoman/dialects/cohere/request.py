@@ -6,6 +6,7 @@ The one rule: a result goes out under the id that its call came with.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any, Final
 
 from dragoman.dialects.cohere.blocks import (
@@ -122,7 +123,7 @@ def _written_messages(messages: tuple[Message, ...], losses: list[Loss]) -> list
         results = [block for block in message.content if isinstance(block, ToolResultBlock)]
         wire.extend(_written_result(result, message, losses) for result in results)
         others = [block for block in message.content if not isinstance(block, ToolResultBlock)]
-        blocks = sayable(others, cannot_say, NAME, losses, message)
+        blocks = sayable(others, partial(cannot_say, role=message.role), NAME, losses, message)
         if blocks or not message.content:  # else nothing of it can be said here; the losses name it
             notes = notes_of(message.metadata.provider_raw, NAME)
             natural = natural_message(message.role.value, blocks, notes.get("form"))

@@ -1,0 +1,339 @@
+"""What Cohere's own SDK makes of the same bytes, and of what we write: its types, and its client over a socket.
+
+The recorded traffic is read where it lies, and never copied. The SDK hands out each event of a stream by itself and has
+no message that grows, so the events are put together here, from its models.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import typing
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from zlib import crc32
+
+import cohere
+import pydantic
+import pytest
+from cohere.v2.client import V2Client
+
+from dragoman import dialects
+from dragoman.cli.prove import first_difference
+from dragoman.dialects.parts.functions import UNUSABLE
+from dragoman.errors import FormatError
+from dragoman.event import fold, unfold
+from dragoman.exchange import StopReason
+from dragoman.message import ImageBlock, ImageSource, Role, TextBlock, ThinkingBlock, ToolUseBlock
+from tests.dialects.test_grid import CALLS, PIXEL, REQUEST, message
+from tests.dialects.test_sdk import TEXT, read_stream, records, said_by, strings_in
+
+COHERE = dialects.load("cohere")
+ASKED: Any = [{"role": "user", "content": "Hi."}]  # the server answers with a record, whatever it is asked
+EVERY = (
+    1 if os.environ.get("DRAGOMAN_SDK") == "all" else 10
+)  # of the requests of other dialects, the same ones each time
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def asked_of(stream: bool) -> type[pydantic.BaseModel]:
+    """The parameters of the SDK's method, as a type that knows no others."""
+    hints = typing.get_type_hints(V2Client.chat_stream if stream else V2Client.chat)
+    known = {name: (kind, ...) for name, kind in hints.items() if name in ("model", "messages")}
+    options = {name: (kind, None) for name, kind in hints.items() if name not in ("return", "request_options", *known)}
+    fields: dict[str, Any] = {**known, **options}
+    return pydantic.create_model("Asked", __config__=pydantic.ConfigDict(extra="forbid"), **fields)
+
+
+def against(wire: dict[str, Any]) -> Iterator[str]:
+    """What speaks against a request: values that do not fit, and keys that a type does not declare."""
+    body = {key: value for key, value in wire.items() if key != "stream"}  # which of the two methods says that
+    try:
+        asked = asked_of(bool(wire.get("stream"))).model_validate(body, strict=True)
+    except pydantic.ValidationError as error:
+        found = max(error.errors(), key=lambda one: len(one["loc"]))  # of the kinds it could be, the one that fits best
+        yield f"{'.'.join(str(step) for step in found['loc'])}: {found['msg']}"
+        return
+    yield from undeclared(asked, "$")
+
+
+def undeclared(value: Any, where: str) -> Iterator[str]:
+    """The types let through what they do not declare, and keep it apart."""
+    if isinstance(value, pydantic.BaseModel):
+        yield from (f"{where}.{key}: unknown" for key in value.model_extra or ())
+        for name in type(value).model_fields:
+            yield from undeclared(getattr(value, name), f"{where}.{name}")
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from undeclared(inner, f"{where}[]")
+
+
+@pytest.mark.slow
+def test_a_request_of_any_other_dialect_fits_the_published_types() -> None:
+    found: dict[str, list[str]] = {}
+    lost = []
+    count: Counter[str] = Counter()
+    for source, record in records(*(source for source in dialects.names() if source != "cohere")):
+        if not isinstance(record.get("request"), dict) or crc32(record["id"].encode()) % EVERY:
+            continue
+        try:
+            request = dialects.load(source).read_request(record["request"])
+        except FormatError:
+            assert record["status"] >= 400  # the provider refused it too
+            continue
+        wire = COHERE.write_request(request).wire
+        count[source] += 1
+        for problem in against({"model": "some-model", **wire}):  # where the source names its model in the URL
+            found.setdefault(problem, []).append(record["id"])
+        strings = set(strings_in(wire))
+        together = "\0".join(strings)  # texts may have been joined to one
+        lost.extend(
+            (record["id"], kind, words)
+            for kind, words in said_by(request)
+            if words not in strings and not (kind == "text" and words in together)
+        )
+    assert set(count) == set(dialects.names()) - {"cohere"}
+    assert lost == []
+    assert found == {}
+
+
+def test_the_types_are_looked_at_closely() -> None:
+    asked = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+    assert list(against(asked)) == []
+    assert list(against({**asked, "top_k": 1})) == ["top_k: Extra inputs are not permitted"]
+    assert list(against({**asked, "messages": [{"role": "user", "content": "x", "name": "y"}]})) == [
+        "$.messages[].name: unknown"
+    ]
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    assert list(against({**asked, "messages": [{"role": "assistant", "content": [picture]}]}))
+
+
+def test_a_picture_that_a_model_made_is_a_loss_and_no_request_that_is_refused() -> None:
+    picture = ImageBlock(ImageSource("base64", PIXEL), "image/png")
+    history = (message(Role.USER, TextBlock("Draw."), picture), message(Role.ASSISTANT, TextBlock("There."), picture))
+    written = COHERE.write_request(REQUEST.replace(messages=history))
+    assert list(against(written.wire)) == []
+    assert [(loss.block_type, loss.reason) for loss in written.losses] == [
+        ("image", "only a user can show a picture here")
+    ]
+
+
+# --- the socket ------------------------------------------------------------------------------------------------------
+
+
+class Loopback:
+    """A server on 127.0.0.1 that answers with the bytes it was given, and the SDK's client for it."""
+
+    def __init__(self) -> None:
+        self.body = b""
+        self.heard: list[Any] = []
+        loopback = self
+
+        class Answers(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_POST(self) -> None:
+                asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                loopback.heard.append((self.path, asked))
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream" if asked["stream"] else "application/json")
+                self.send_header("content-length", str(len(loopback.body)))
+                self.end_headers()
+                self.wfile.write(loopback.body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                """Nobody reads along."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread.start()
+        self.client = cohere.ClientV2(api_key="none", base_url=f"http://127.0.0.1:{self.server.server_port}")
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+    def whole(self, wire: dict[str, Any]) -> dict[str, Any]:
+        """What the SDK makes of a whole reply, as JSON."""
+        self.body = json.dumps(wire).encode()
+        return said(self.client.chat(model="m", messages=ASKED))
+
+    def streamed(self, data: bytes) -> dict[str, Any]:
+        """What the SDK makes of a stream, put together from its events."""
+        self.body = data
+        reply: dict[str, Any] = {}
+        for event in self.client.chat_stream(model="m", messages=ASKED):
+            add(event, reply)
+        return reply
+
+
+def said(value: Any) -> Any:
+    """A model of the SDK as JSON, with what was said and no defaults."""
+    return json.loads(value.model_dump_json(exclude_unset=True))
+
+
+def add(event: Any, reply: dict[str, Any]) -> None:
+    """Put an event to the reply that it is a part of."""
+    match event.type:
+        case "message-start":
+            reply.update(id=event.id, message=said(event.delta.message))
+        case "content-start":
+            assert event.index == len(reply["message"]["content"])
+            reply["message"]["content"].append(said(event.delta.message.content))
+        case "content-delta":
+            for key, text in said(event.delta.message.content).items():
+                reply["message"]["content"][event.index][key] += text
+        case "tool-plan-delta":
+            reply["message"]["tool_plan"] += event.delta.message.tool_plan
+        case "tool-call-start":
+            assert event.index == len(reply["message"]["tool_calls"])
+            reply["message"]["tool_calls"].append(said(event.delta.message.tool_calls))
+        case "tool-call-delta":
+            call = reply["message"]["tool_calls"][event.index]
+            call["function"]["arguments"] += event.delta.message.tool_calls.function.arguments
+        case "citation-start":
+            reply["message"]["citations"].append(said(event.delta.message.citations))
+        case "message-end":
+            reply.update(said(event.delta))
+        case "content-end" | "tool-call-end" | "citation-end":
+            pass
+        case _:
+            raise AssertionError(event)
+
+
+@pytest.fixture(scope="module")
+def loopback() -> Iterator[Loopback]:
+    server = Loopback()
+    yield server
+    server.close()
+
+
+def with_numbers(value: Any) -> Any:
+    """Numbers as one kind: the SDK declares every count as a float, and writes 6 as 6.0."""
+    if isinstance(value, dict):
+        return {key: with_numbers(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [with_numbers(inner) for inner in value]
+    return float(value) if type(value) is int else value
+
+
+def without_empty(message: dict[str, Any]) -> dict[str, Any]:
+    """A stream begins with everything empty; what stays so is not said in a whole reply of another origin."""
+    return {key: value for key, value in message.items() if value not in ("", [])}
+
+
+def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str | None:
+    return first_difference(with_numbers(ours), with_numbers(theirs))
+
+
+# --- recorded replies ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_recorded_stream_says_to_the_sdk_what_it_says_to_us(loopback: Loopback) -> None:
+    count = 0
+    for _, record in records("cohere"):
+        if record.get("stream") and record["status"] == 200:
+            data = record["stream"].encode()
+            ours = COHERE.write_reply(read_stream(COHERE, data, record["stream_format"])).wire
+            assert difference(ours, loopback.streamed(data)) is None, record["id"]
+            count += 1
+    assert count == 20
+
+
+@pytest.mark.slow
+def test_a_recorded_stream_that_we_write_again_says_the_same_to_the_sdk(loopback: Loopback) -> None:
+    for _, record in records("cohere"):
+        if record.get("stream") and record["status"] == 200:
+            data = record["stream"].encode()
+            reader, writer = COHERE.stream_reader(record["stream_format"]), COHERE.stream_writer()
+            events = [*reader.feed(data), *reader.close()]
+            again = b"".join([*(writer.feed(event) for event in events), writer.close()])
+            assert difference(loopback.streamed(again), loopback.streamed(data)) is None, record["id"]
+
+
+@pytest.mark.slow
+def test_a_recorded_reply_that_we_write_again_says_the_same_to_the_sdk(loopback: Loopback) -> None:
+    count = 0
+    for _, record in records("cohere"):
+        if isinstance(record.get("response"), dict) and record["status"] == 200:
+            written = COHERE.write_reply(COHERE.read_reply(record["response"])).wire
+            assert difference(loopback.whole(written), record["response"]) is None, record["id"]
+            count += 1
+    assert count == 63
+
+
+# --- our replies -----------------------------------------------------------------------------------------------------
+
+REPLIES = {
+    "text": TEXT,
+    "cut off": TEXT.replace(stop_reason=StopReason.MAX_TOKENS),
+    "parallel calls": TEXT.replace(content=(TextBlock("I'll read them."), *CALLS), stop_reason=StopReason.TOOL_USE),
+    "a call without input": TEXT.replace(
+        content=(ToolUseBlock(CALLS[0].id, "now", {}),), stop_reason=StopReason.TOOL_USE
+    ),
+    "several texts": TEXT.replace(content=(TextBlock("One."), TextBlock("Two."))),
+    "foreign thinking": TEXT.replace(
+        content=(ThinkingBlock("Let me see.", "c2ln", provider_raw={"dialect": "anthropic"}), TextBlock("Done."))
+    ),
+    "own thinking": TEXT.replace(
+        content=(
+            ThinkingBlock("Let me see.", provider_raw={"dialect": "cohere", "form": "thinking"}),
+            TextBlock("Done."),
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_the_sdk_hears_what_we_say_whole_and_streamed(name: str, loopback: Loopback) -> None:
+    reply = REPLIES[name]
+    wire = COHERE.write_reply(reply).wire
+    assert difference(wire, loopback.whole(wire)) is None
+    assert loopback.heard[-1] == ("/v2/chat", {"model": "m", "messages": ASKED, "stream": False})
+    writer = COHERE.stream_writer()
+    streamed = loopback.streamed(b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()]))
+    assert difference(wire, {**streamed, "message": without_empty(streamed["message"])}) is None
+    assert ("Let me see." in str(streamed)) is (name == "own thinking")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", [name for name in dialects.names() if name != "cohere"])
+def test_a_recorded_stream_of_another_dialect_is_heard_as_our_reply_says_it(source: str, loopback: Loopback) -> None:
+    count = 0
+    for _, record in records(source):
+        if not record.get("stream") or record["status"] not in (200, None) or crc32(record["id"].encode()) % EVERY:
+            continue
+        reader, writer = dialects.load(source).stream_reader(record["stream_format"]), COHERE.stream_writer()
+        data = record["stream"].encode("utf-8", "surrogatepass")
+        events = [*reader.feed(data), *reader.close()]
+        reply = fold(events)
+        heard = loopback.streamed(b"".join([*(writer.feed(event) for event in events), writer.close()]))
+        if reply.fault is not None:
+            assert heard["finish_reason"] == "ERROR" or reply.fault.code in UNUSABLE
+            continue
+        ours = COHERE.write_reply(reply).wire
+        heard["message"] = without_empty(heard["message"])
+        assert difference(as_values(ours), as_values(heard)) is None, record["id"]
+        count += 1
+    assert count >= 2
+
+
+def as_values(wire: dict[str, Any]) -> dict[str, Any]:
+    """The reply, with each input as the value that its text says: an input is streamed as it was spelled."""
+    calls = [
+        {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"] or "{}")}}
+        for call in wire["message"].get("tool_calls") or []
+    ]
+    message = without_empty(wire["message"])
+    return {**wire, "message": {**message, "tool_calls": calls} if calls else message}
