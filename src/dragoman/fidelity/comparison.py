@@ -369,6 +369,8 @@ def _is_that_tool(tool: ToolDefinition | OpaqueTool, other: ToolDefinition | Opa
 
 def _options(before: Request, after: Request, losses: _Losses, unspoken: Mapping[str, str]) -> Iterator[Finding]:
     asked, told = options_said(before), options_said(after)
+    if before.options.reasoning is None or before.options.reasoning.enabled is None:
+        asked.pop("reasoning", None)  # it only follows from the effort or the budget, which are looked for themselves
     for name, value in asked.items():
         kind = f"options.{name}"
         if name in told and difference(value, told[name]) is None:

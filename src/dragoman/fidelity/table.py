@@ -15,22 +15,25 @@ from typing import Any, Final
 
 from dragoman.fidelity.measure import Cell, Tally
 
-# Kinds by the column under which they are counted; what stands inside a result has a column of its own.
+# Kinds by the column under which they are counted; what stands inside a result is counted with what stands outside.
 _GROUPS: Final = {
-    "text": "text",
-    "system": "text",
+    "text": "texts",
+    "system": "texts",
     "tool_use": "calls",
     "invalid_tool_use": "calls",
     "tool_result": "results",
+    "tool_result.is_error": "marked as failed",
     "image": "images",
     "document": "documents",
+    "document.name": "names of these",
     "audio": "audio, video",
     "video": "audio, video",
     "thinking": "reasoning",
     "redacted_thinking": "reasoning",
-    "opaque": "opaque",
+    "thinking.signature": "signatures",
     "tool": "tools",
-    "opaque_tool": "tools",
+    "opaque": "opaque",
+    "opaque_tool": "opaque",
     "options": "options",
     "aside": "own words",
 }
@@ -111,10 +114,10 @@ def markdown_of_tally(tally: Tally) -> Iterator[str]:
 
 def group_of(kind: str) -> str:
     """The column under which a kind is counted."""
-    first, _, rest = kind.partition(".")
-    if first == "tool_result" and rest and rest != "is_error":
-        return group_of(rest)
-    return _GROUPS.get(first, "other")
+    inside = kind.removeprefix("tool_result.")
+    if kind != inside and kind not in _GROUPS:
+        return group_of(inside)
+    return _GROUPS.get(kind) or _GROUPS.get(kind.partition(".")[0], "other")
 
 
 def _amount(counts: Counter[str]) -> str:
