@@ -1,0 +1,440 @@
+"""What Google's own SDK makes of Gemini's streams and of ours, and whether what we write fits its types.
+
+The SDK is fed over a real socket. The recorded traffic is read where it lies, and never copied. The SDK asks for
+server-sent events alone; the items of an array are held to its types one by one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import threading
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+import pytest
+from google import genai
+from google.genai import errors, types
+from pydantic import TypeAdapter, ValidationError
+
+from dragoman import dialects
+from dragoman.cli.prove import first_difference, records_of
+from dragoman.dialects import gemini
+from dragoman.errors import FormatError
+from dragoman.event import StreamEvent, fold, unfold
+from dragoman.exchange import Fault, Reply, StopReason
+from dragoman.message import ContentBlock, ImageBlock, Role, TextBlock, ThinkingBlock, TokenUsage, ToolUseBlock
+from tests.conftest import CORPUS
+from tests.dialects.test_grid import CALLS, PIXEL
+
+# Of another dialect's records, one of so many is read each time; DRAGOMAN_EVERY=1 reads all of them.
+EVERY = int(os.environ.get("DRAGOMAN_EVERY", "8"))
+
+
+def records(*, own: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Records that are evidence, with the name of their dialect: all of this one, or a part of all others."""
+    files = sorted(CORPUS.glob("*.jsonl.gz"))
+    if not files:
+        pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
+    known = {
+        also: name
+        for name in dialects.names()
+        for also in (name.replace("_", "-"), *getattr(dialects.load(name), "ALSO_RECORDED_AS", ()))
+        if (name == gemini.NAME) is own
+    }
+    for file in files:
+        for record in records_of(file):
+            name = known.get(record["dialect"])
+            if name is None or record["kind"] == "doctored":
+                continue
+            if own or zlib.crc32(record["id"].encode()) % EVERY == 0:
+                yield name, record
+
+
+# --- the socket ------------------------------------------------------------------------------------------------------
+
+
+class Loopback:
+    """A server on 127.0.0.1 that answers with given bytes and keeps what it was asked, and the SDK's client for it."""
+
+    def __init__(self) -> None:
+        self.body = b""
+        self.asked = b""
+        loopback = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_POST(self) -> None:
+                loopback.asked = self.rfile.read(int(self.headers["content-length"]))
+                streamed = ":streamGenerateContent" in self.path
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream" if streamed else "application/json")
+                self.send_header("content-length", str(len(loopback.body)))
+                self.end_headers()
+                self.wfile.write(loopback.body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                """Nobody reads along."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread.start()
+        options = types.HttpOptions(base_url=f"http://127.0.0.1:{self.server.server_port}")
+        self.client = genai.Client(api_key="none", http_options=options)
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+    def heard(self, body: bytes) -> dict[str, Any]:
+        """What the SDK makes of a stream: its chunks, added up."""
+        self.body = body
+        return added_up(dumped(one) for one in self.client.models.generate_content_stream(model="m", contents="Hi."))
+
+    def read(self, body: bytes) -> dict[str, Any]:
+        """What the SDK makes of a whole response."""
+        self.body = body
+        return dumped(self.client.models.generate_content(model="m", contents="Hi."))
+
+
+@pytest.fixture(scope="module")
+def loopback() -> Iterator[Loopback]:
+    server = Loopback()
+    yield server
+    server.close()
+
+
+def dumped(response: types.GenerateContentResponse) -> dict[str, Any]:
+    made = response.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {
+        key: value for key, value in made.items() if key not in ("sdkHttpResponse", "automaticFunctionCallingHistory")
+    }
+
+
+def added_up(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The SDK hands out chunks and leaves it to its user to add them up; so here they are."""
+    whole: dict[str, Any] = {}
+    candidate: dict[str, Any] = {}
+    parts: list[dict[str, Any]] = []
+    for chunk in chunks:
+        for more in chunk.pop("candidates", ()):
+            content = more.pop("content", {})
+            parts += content.pop("parts", ())
+            candidate.update(more)
+            candidate["content"] = {**candidate.get("content", {}), **content}
+        whole.update(chunk)
+    if candidate:
+        candidate["content"] = {**candidate["content"], "parts": joined(parts)}
+        whole["candidates"] = [candidate]
+    return whole
+
+
+def joined(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Parts, with texts of one kind that follow each other as one; empty texts say nothing."""
+    made: list[dict[str, Any]] = []
+    for part in parts:
+        is_text = "text" in part
+        if is_text and made and "text" in made[-1] and made[-1].get("thought") == part.get("thought"):
+            made[-1] = {**made[-1], **part, "text": made[-1]["text"] + part["text"]}
+        elif not is_text or part["text"] or part.keys() - {"text", "thought"}:
+            made.append(part)
+    return made
+
+
+def normal(value: Any, key: str = "") -> Any:
+    """What is spelled in several ways, in one: bytes as the SDK writes them, and nulls left out."""
+    if isinstance(value, dict):
+        return {name: normal(inner, name) for name, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        return [normal(inner) for inner in value]
+    if key in ("thoughtSignature", "data") and isinstance(value, str):
+        return base64.urlsafe_b64encode(base64.b64decode(value.translate(str.maketrans("-_", "+/")) + "==")).decode()
+    return value
+
+
+def ours(reply: Reply) -> dict[str, Any]:
+    """The response that we would write, as the SDK would have added it up."""
+    wire: dict[str, Any] = json.loads(json.dumps(gemini.write_reply(reply).wire))
+    for candidate in wire.get("candidates", ()):
+        content = candidate.get("content", {})
+        content["parts"] = joined(content.get("parts", ()))
+        candidate["content"] = content
+    return wire
+
+
+# --- recorded streams and replies ------------------------------------------------------------------------------------
+
+
+# What the SDK takes from no answer of the Gemini API, or from those of Vertex alone: it passes over it without a word.
+FORGOTTEN = frozenset({"finishMessage", "serviceTier", "createTime"})
+
+
+def known(ours: Any, theirs: Any) -> Any:
+    """Ours without what the SDK has no field for, as far as it is really absent there."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        kept = {key: value for key, value in ours.items() if key in theirs or key not in FORGOTTEN}
+        return {key: known(value, theirs.get(key)) for key, value in kept.items()}
+    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        return [known(one, other) for one, other in zip(ours, theirs, strict=True)]
+    return ours
+
+
+def test_a_recorded_stream_says_to_the_sdk_what_it_says_to_us(loopback: Loopback) -> None:
+    differences = {}
+    count = 0
+    for _, record in records(own=True):
+        if not record.get("stream") or record["status"] not in (200, None) or record["stream_format"] != "sse":
+            continue
+        data = record["stream"].encode("utf-8", "surrogatepass")
+        reader = gemini.stream_reader()
+        reply = fold([*reader.feed(data), *reader.close()])
+        if reply.fault is not None:
+            continue
+        count += 1
+        theirs = normal(loopback.heard(data))
+        difference = first_difference(known(normal(ours(reply)), theirs), theirs)
+        if difference is not None:
+            differences[record["id"]] = difference
+    assert differences == {}
+    assert count > 150
+
+
+def test_a_recorded_reply_that_we_wrote_again_says_the_same_to_the_sdk(loopback: Loopback) -> None:
+    differences = {}
+    count = 0
+    for _, record in records(own=True):
+        body = record.get("response")
+        if not isinstance(body, dict) or record["status"] not in (200, None) or zlib.crc32(record["id"].encode()) % 4:
+            continue
+        again = gemini.write_reply(gemini.read_reply(body)).wire
+        if any(type(one.get("finishReason")) is int for one in body.get("candidates") or ()):
+            continue  # a reason by its number, from another client; the SDK takes it for a word and fails
+        theirs, written = (loopback.read(json.dumps(one).encode()) for one in (body, again))
+        count += 1
+        difference = first_difference(written, theirs)
+        if difference is not None:
+            differences[record["id"]] = difference
+    assert differences == {}
+    assert count > 100
+
+
+# --- our streams and replies -----------------------------------------------------------------------------------------
+
+TEXT = Reply(
+    content=(TextBlock("Hello, é😀\u2028."),),
+    stop_reason=StopReason.END_TURN,
+    usage=TokenUsage(input_tokens=8, output_tokens=42),
+    model="some-model",
+)
+OWN = {"dialect": "gemini", "form": "thought"}
+REPLIES = {
+    "text": TEXT,
+    "cut off": TEXT.replace(stop_reason=StopReason.MAX_TOKENS),
+    "refused": TEXT.replace(stop_reason=StopReason.REFUSAL),
+    "parallel calls": TEXT.replace(content=(TextBlock("I'll read them."), *CALLS), stop_reason=StopReason.TOOL_USE),
+    "a call without input": TEXT.replace(
+        content=(ToolUseBlock(CALLS[0].id, "now", {}),), stop_reason=StopReason.TOOL_USE
+    ),
+    "thinking": TEXT.replace(content=(ThinkingBlock("Let me see.", "c2lnbg==", provider_raw=OWN), TextBlock("Done."))),
+    "thinking of another origin": TEXT.replace(
+        content=(ThinkingBlock("Let me see.", "c2lnbg==", provider_raw={"dialect": "anthropic"}), TextBlock("Done."))
+    ),
+}
+
+
+def streamed(events: Iterable[StreamEvent], framing: str | None = None) -> bytes:
+    writer = gemini.stream_writer(framing)
+    return b"".join([*map(writer.feed, events), writer.close()])
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_the_sdk_hears_what_we_stream_and_reads_what_we_write(name: str, loopback: Loopback) -> None:
+    reply = REPLIES[name]
+    wire = gemini.write_reply(reply).wire
+    assert first_difference(normal(ours(reply)), normal(loopback.heard(streamed(unfold(reply))))) is None
+    assert first_difference(normal(wire), normal(loopback.read(json.dumps(wire).encode()))) is None
+    parts = loopback.heard(streamed(unfold(reply)))["candidates"][0]["content"]["parts"]
+    says = "\0".join(part.get("text", "") for part in parts)
+    for block in reply.content:
+        match block:
+            case TextBlock(text):
+                assert text in says
+            case ThinkingBlock(text):  # its own is said, another's is not
+                assert (text in says) is (name == "thinking")
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_the_items_of_an_array_are_responses_to_the_sdk(name: str) -> None:
+    items = json.loads(streamed(unfold(REPLIES[name]), "json-array"))
+    chunks = [dumped(types.GenerateContentResponse.model_validate_json(json.dumps(item))) for item in items]
+    assert first_difference(normal(ours(REPLIES[name])), normal(added_up(chunks))) is None
+
+
+def test_an_answer_in_pieces_can_be_kept_by_the_chat_of_the_sdk(loopback: Loopback) -> None:
+    loopback.body = streamed(unfold(TEXT))
+    chat = loopback.client.chats.create(model="m")
+    assert "".join(chunk.text or "" for chunk in chat.send_message_stream("Hi.")) == TEXT.content[0].text
+    roles = [content.role for content in chat.get_history(curated=True)]
+    assert roles[0] == "user"
+    assert set(roles[1:]) == {"model"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "status"),
+    [
+        (Fault(code="overloaded", message="busy"), errors.ServerError, 503),
+        (Fault(code="rate_limited", message="slow down", retry_after_s=3), errors.ClientError, 429),
+        (Fault(code="stream_incomplete", message="cut"), errors.ServerError, 500),
+    ],
+)
+def test_a_stream_that_failed_is_an_error_to_the_sdk(
+    fault: Fault, kind: type[errors.APIError], status: int, loopback: Loopback
+) -> None:
+    failed = TEXT.replace(stop_reason=StopReason.ERROR, fault=fault)
+    with pytest.raises(kind, match=fault.message) as raised:
+        loopback.heard(streamed(unfold(failed)))
+    assert raised.value.code == status
+
+
+def said(content: Sequence[ContentBlock]) -> list[Any]:
+    """Words and calls of a reply, in order, as the SDK has them."""
+    parts = [
+        {"text": block.text} if isinstance(block, TextBlock) else {"call": [block.name, block.input]}
+        for block in content
+        if isinstance(block, TextBlock | ToolUseBlock)
+    ]
+    return joined(parts)
+
+
+def test_a_recorded_stream_of_any_dialect_says_the_same_to_the_sdk(loopback: Loopback) -> None:
+    differences = {}
+    seen = set()
+    for name, record in records(own=False):
+        if not record.get("stream") or record["status"] not in (200, None):
+            continue
+        reader = dialects.load(name).stream_reader(record["stream_format"])
+        events = [*reader.feed(record["stream"].encode("utf-8", "surrogatepass")), *reader.close()]
+        reply = fold(events)
+        if reply.fault is not None:
+            continue
+        seen.add(name)
+        parts = loopback.heard(streamed(events))["candidates"][0]["content"]["parts"]
+        theirs = [
+            {"call": [called["name"], called.get("args", {})]} if (called := part.get("functionCall")) else part
+            for part in parts
+        ]
+        difference = first_difference(said(reply.content), theirs)
+        if difference is not None:
+            differences[record["id"]] = difference
+    assert differences == {}
+    assert seen == set(dialects.names()) - {gemini.NAME}
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+PUBLISHED = {
+    "contents": TypeAdapter(list[types.Content]),
+    "systemInstruction": TypeAdapter(types.Content),
+    "tools": TypeAdapter(list[types.Tool]),
+    "toolConfig": TypeAdapter(types.ToolConfig),
+    "generationConfig": TypeAdapter(types.GenerationConfig),
+    "serviceTier": TypeAdapter(types.ServiceTier),
+}
+# Requests that do not fit because of what they hold: the data of its picture is no base64.
+UNFIT = {"llamacpp-fc89347334cffd"}
+
+
+def problems(wire: dict[str, Any]) -> Iterator[str]:
+    """What the published types say against a body. They take no other keys; a word that they do not know they name."""
+    for key, value in wire.items():
+        if key not in PUBLISHED:
+            yield f"{key}: unknown"
+            continue
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            try:
+                PUBLISHED[key].validate_json(json.dumps(value), strict=True)
+            except ValidationError as error:
+                yield from (f"{key}.{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        yield from (f"{key}: {one.message}" for one in heard)
+
+
+def test_a_request_of_any_other_dialect_fits_the_published_types() -> None:
+    found: dict[str, list[str]] = {}
+    counts: dict[str, int] = {}
+    for source, record in records(own=False):
+        if not isinstance(record.get("request"), dict) or record["id"] in UNFIT:
+            continue
+        try:
+            request = dialects.load(source).read_request(record["request"])
+        except FormatError:
+            assert record["status"] >= 400  # the provider refused it too
+            continue
+        counts[source] = counts.get(source, 0) + 1
+        for problem in problems(gemini.write_request(request).wire):
+            found.setdefault(problem, []).append(record["id"])
+    assert found == {}
+    assert counts.keys() == set(dialects.names()) - {gemini.NAME}
+
+
+def test_the_types_do_find_what_does_not_fit() -> None:
+    assert list(problems({"contents": [{"role": "user", "parts": [{"text": 1}]}]}))
+    assert list(problems({"contents": [{"role": "user", "parts": [{"texts": "a"}]}]}))
+    assert list(problems({"generationConfig": {"thinkingConfig": {"thinkingLevel": "enormous"}}}))
+    assert list(problems({"prompt": "a"}))
+
+
+def test_what_the_sdk_asks_is_read_and_written_as_it_was(loopback: Loopback) -> None:
+    function = types.FunctionDeclaration(
+        name="read_file",
+        description="Read a file.",
+        parameters=types.Schema(type=types.Type.OBJECT, properties={"path": types.Schema(type=types.Type.STRING)}),
+    )
+    loopback.read(json.dumps(gemini.write_reply(TEXT).wire).encode())
+    loopback.client.models.generate_content(
+        model="m",
+        contents=[
+            types.Content(
+                role="user",
+                parts=[
+                    types.Part(text="Look."),
+                    types.Part.from_bytes(data=base64.b64decode(PIXEL), mime_type="image/png"),
+                ],
+            ),
+            types.Content(role="model", parts=[types.Part.from_function_call(name="read_file", args={"path": "a"})]),
+            types.Content(
+                role="user", parts=[types.Part.from_function_response(name="read_file", response={"output": "b"})]
+            ),
+        ],
+        config=types.GenerateContentConfig(
+            system_instruction="Be brief.",
+            temperature=0.5,
+            max_output_tokens=100,
+            tools=[types.Tool(function_declarations=[function])],
+            tool_config=types.ToolConfig(
+                function_calling_config=types.FunctionCallingConfig(mode=types.FunctionCallingConfigMode.ANY)
+            ),
+            thinking_config=types.ThinkingConfig(thinking_level=types.ThinkingLevel.LOW),
+            automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
+        ),
+    )
+    wire = msgspec.json.decode(loopback.asked)
+    request = gemini.read_request(wire)
+    written = gemini.write_request(request)
+    assert (written.wire, written.losses) == (wire, ())
+    assert [message.role for message in request.messages] == [Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.TOOL]
+    assert isinstance(request.messages[1].content[1], ImageBlock)
+    assert request.messages[1].content[1].source.data == PIXEL
+    assert request.messages[3].metadata.parent_tool_use_id == request.messages[2].content[0].id
+    assert request.tools[0].input_schema == {"type": "object", "properties": {"path": {"type": "string"}}}
+    assert (request.options.reasoning.effort, request.options.tool_choice.mode) == ("low", "required")
