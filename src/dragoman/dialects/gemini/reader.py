@@ -255,6 +255,7 @@ class StreamReader:
             self._take_text(item, said, is_thought=part.get("thought") is True, events=events)
         else:
             self._take_whole(item, arguments, events)
+        if not _is_silent(item):
             self._goes_on = bool(_RUN_BY_THE_PROVIDER & item.keys())
 
     def _take_whole(self, item: dict[str, Any], arguments: str | None, events: list[StreamEvent]) -> None:
@@ -288,7 +289,6 @@ class StreamReader:
         self._open.item.update(item)
         if not text:
             return
-        self._goes_on = False
         self._has_spoken = True
         if not is_thought:
             events.append(TextDelta(self._blocks, text))

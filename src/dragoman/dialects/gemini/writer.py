@@ -116,6 +116,9 @@ class StreamWriter:
 
     def _parts(self, event: StreamEvent) -> list[_Part]:
         match event:
+            case TextDelta(index, text, None):
+                said = self._whole(index, text)
+                return [{"text": said}] if said else []
             case TextDelta(index, text, raw):
                 return _if_said(TextBlock(self._whole(index, text), raw))
             case ThinkingDelta(index, text, signature, raw):
