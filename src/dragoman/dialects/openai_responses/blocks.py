@@ -93,6 +93,14 @@ def _natural_call(block: ToolUseBlock | InvalidToolUseBlock, provider_id: str | 
     return {"type": "function_call", "call_id": call_id, "name": block.name, "arguments": text}
 
 
+def is_input(text: str) -> bool:
+    """Whether a text can be read as the input of a call. No text is how some say an empty one."""
+    try:
+        return not text.strip() or isinstance(read_json(text, OWN), dict)
+    except (JsonError, ValueError):
+        return False
+
+
 def _json_text(value: dict[str, Any]) -> str:
     try:
         return msgspec.json.encode(value).decode()
@@ -326,6 +334,8 @@ def _written_item(block: ContentBlock, lose: Lose) -> dict[str, Any]:
         case _:
             raise AssertionError(block.type)
     made: dict[str, Any] = restored(natural, notes.get("residue"))
+    if isinstance(block, InvalidToolUseBlock) and "status" not in made and is_input(block.input_text):
+        made["status"] = "incomplete"  # without a word it would look like a whole one
     return made
 
 

@@ -58,7 +58,7 @@ class Item:
         return "".join(self.pieces.get(part, ()))
 
     def whole(self, part: int, text: str) -> str:
-        """What can be passed on of a text: half a character waits for the other half; a lone one is a ``ValueError``."""
+        """What can be passed on of a text: half a character waits for the other half, and a lone one is an error."""
         text = self.halves.pop(part, "") + text
         try:
             text.encode()
@@ -152,14 +152,6 @@ def is_same_json(text: Any, other: str) -> bool:
         return bool(text == other)
     try:
         return bool(read_json(text or "{}", OWN) == read_json(other or "{}", OWN))
-    except (JsonError, ValueError):
-        return False
-
-
-def is_object(text: str) -> bool:
-    """Whether an input can be read."""
-    try:
-        return isinstance(read_json(text or "{}", OWN), dict)
     except (JsonError, ValueError):
         return False
 

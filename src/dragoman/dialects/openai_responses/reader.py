@@ -16,6 +16,7 @@ from typing import Any, Final
 from dragoman.dialects.openai_responses.blocks import (
     BETWEEN,
     NAME,
+    is_input,
     part_text,
     read_call,
     read_item,
@@ -32,7 +33,6 @@ from dragoman.dialects.openai_responses.items import (
     ViolationError,
     as_far_as_it_came,
     decoded,
-    is_object,
     is_same_json,
     names_of,
     place_of,
@@ -488,7 +488,7 @@ class StreamReader:
         if item.call_id is None or not isinstance(item.wire.get("arguments"), str):
             raise ViolationError(f"the call of item {item.place} has no name, no id or no arguments")
         self._fill_input(item, item.wire["arguments"], events)
-        if item.wire.get("status") == "incomplete" and is_object(item.said(0)):
+        if item.wire.get("status") == "incomplete" and is_input(item.said(0)):
             return  # it was cut off, although what came of it can be read: without an end it counts as cut off
         events.append(ToolUseEnd(item.indexes[0], read_call(item.wire, item.call_id).provider_raw))
 

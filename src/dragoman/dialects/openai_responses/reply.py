@@ -225,8 +225,7 @@ def _is_refusal(block: ContentBlock) -> bool:
 def natural_reply(reply: Reply) -> dict[str, Any]:
     """All of a response but its output, as it is written if nobody noted anything."""
     wire: dict[str, Any] = {"id": "resp_dragoman", "object": "response", "created_at": 0, **_ECHOED}
-    if reply.model is not None:
-        wire["model"] = reply.model
+    wire["model"] = "unknown" if reply.model is None else reply.model  # demanded; not every wire names it
     usage = reply.usage
     wire["service_tier"] = known_tier(usage.service_tier if usage is not None else None) or "default"
     wire["usage"] = _written_usage(usage) if usage is not None else None

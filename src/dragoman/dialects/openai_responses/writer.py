@@ -72,6 +72,7 @@ class _Block:
         self.events: list[StreamEvent] = []
         self.half = ""  # of a character, the other half of which is still to come
         self.is_open = True
+        self.has_ended = False  # of a call: that its end was said
         self.part = -1  # of reasoning: the one that grows
         self.words: list[str] = []  # of that part
         self.at = 0  # how far into it
@@ -81,6 +82,12 @@ class _Block:
     def take(self, event: StreamEvent) -> None:
         self.events.append(event)
         self._made = None
+
+    def cut(self) -> None:
+        """A call whose input never came, because the limit did."""
+        if isinstance(self.block, ToolUseBlock):
+            made, why = self.block, "the output limit came before its input"
+            self._made = InvalidToolUseBlock(made.id, made.name, "", why, made.provider_raw)
 
     def whole(self, text: str) -> str:
         """What can be written of a text now: half a character waits for the other half."""
@@ -211,15 +218,18 @@ class StreamWriter:
         if problem is not None:
             self._fail(problem, frames)
             return
+        waiting = [block for block in self._said if block.is_open and block.kind is ToolUseStart]
+        cut = [block for block in waiting if not block.has_ended or end.stop_reason is StopReason.MAX_TOKENS]
+        for block in cut:
+            block.cut()
         reply = self._reply(end.stop_reason, end.provider_raw)
-        cut = [block for block in self._said if block.is_open and block.kind is ToolUseStart]
         if cut:
             reply = reply.replace(stop_reason=StopReason.ERROR, fault=_CUT)
         wire = write_reply(judged(reply)).wire
         status = wire.get("status")
         self._close_current(frames, is_cut=status != "completed" and not self._hint)
-        for block in cut:
-            self._close_call(block, frames, is_cut=True)
+        for block in waiting:
+            self._close_call(block, frames, is_cut=block in cut)
         kind = status if status in ("incomplete", "failed") else "completed"
         frames.append({"type": f"response.{kind}", "response": wire})
         self._is_over = True
@@ -416,19 +426,22 @@ class StreamWriter:
         block.take(event)
         text = block.whole(event.partial_json)
         if text:
-            block.at += len(text)
+            block.at += len(text.strip())
             frames.append({"type": "response.function_call_arguments.delta", **(block.about or {}), "delta": text})
 
     def _open_call(self, index: int) -> _Block:
         block = self._blocks.get(index)
-        if block is None or block.kind is not ToolUseStart or not block.is_open:
+        if block is None or block.kind is not ToolUseStart or block.has_ended:
             raise _DisorderError(f"block {index} is no open tool call")
         return block
 
     def _end_call(self, event: ToolUseEnd, frames: Frames) -> None:
+        """A call is complete; but whether it has no input, or the limit came before it, only the end can say."""
         block = self._open_call(event.index)
         block.take(event)
-        self._close_call(block, frames)
+        block.has_ended = True
+        if block.at or self._hint:
+            self._close_call(block, frames)
 
     def _close_call(self, block: _Block, frames: Frames, *, is_cut: bool = False) -> None:
         about, block.is_open = block.about or {}, False
