@@ -78,7 +78,7 @@ def undeclared(value: Any, where: str) -> Iterator[str]:
 @pytest.mark.slow
 def test_a_request_of_any_other_dialect_fits_the_published_types() -> None:
     found: dict[str, list[str]] = {}
-    lost = []
+    lost: list[tuple[str, str, str]] = []
     count: Counter[str] = Counter()
     for source, record in records(*(source for source in dialects.names() if source != "cohere")):
         if not isinstance(record.get("request"), dict) or crc32(record["id"].encode()) % EVERY:
@@ -177,9 +177,9 @@ class Loopback:
         return reply
 
 
-def said(value: Any) -> Any:
+def said(value: pydantic.BaseModel) -> dict[str, Any]:
     """A model of the SDK as JSON, with what was said and no defaults."""
-    return json.loads(value.model_dump_json(exclude_unset=True))
+    return dict(json.loads(value.model_dump_json(exclude_unset=True)))
 
 
 def add(event: Any, reply: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from dragoman.message import (
 )
 
 NAME: Final = "ollama"
-OF_OURS: Final[ProviderRaw] = {"dialect": NAME, "own": True}  # reasoning of ours: there is no signature to tell it by
+OF_OURS: Final[ProviderRaw] = {"dialect": NAME, "own": True}  # what a model of ours thought or drew: nothing else tells
 _PICTURES: Final = {  # how the bytes of a picture begin, in base64: the wire does not say what kind it is
     "iVBORw0KGgo": "image/png",
     "/9j/": "image/jpeg",
@@ -48,7 +48,8 @@ def read_blocks(wire: dict[str, Any], where: str, conversation: Conversation, se
     for index, image in enumerate(a_list(wire.get("images") or [], f"{where}.images")):
         if not isinstance(image, str):
             raise FormatError("a picture is base64 text", where=f"{where}.images[{index}]")
-        blocks.append(ImageBlock(ImageSource("base64", image), _picture_type(image)))
+        made = dict(OF_OURS) if wire.get("role") == "assistant" else None
+        blocks.append(ImageBlock(ImageSource("base64", image), _picture_type(image), made))
     for index, call in enumerate(a_list(wire.get("tool_calls") or [], f"{where}.tool_calls")):
         place = f"{where}.tool_calls[{index}]"
         blocks.append(read_call(an_object(call, place), place, conversation, f"{seed}{index}"))
@@ -174,3 +175,10 @@ def cannot_say(block: ContentBlock) -> str | None:
             return None if source.kind == "base64" else "this API takes the bytes of a picture, not where they are"
         case _:
             return "this API takes no such block"
+
+
+def cannot_answer(block: ContentBlock) -> str | None:
+    """Why an answer on this wire cannot carry a block; ``None`` if it can."""
+    if isinstance(block, ImageBlock) and not is_own(block):
+        return "clients of this API do not read pictures in an answer"  # its own SDK refuses the whole answer
+    return cannot_say(block)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dragoman.dialects.ollama.blocks import (
     NAME,
-    cannot_say,
+    cannot_answer,
     form_of,
     natural_message,
     read_blocks,
@@ -71,7 +71,7 @@ def _read_stop(reason: Any, content: Iterable[ContentBlock]) -> StopReason:
 def write_reply(reply: Reply) -> Written:
     """An answer of ``/api/chat``, whole, and what it cannot say."""
     losses: list[Loss] = []
-    content = sayable(reply.content, cannot_say, NAME, losses)
+    content = sayable(reply.content, cannot_answer, NAME, losses)
     notes = notes_of(reply.provider_raw, NAME)
     return Written(restored(natural_reply(reply, content, notes.get("form")), notes.get("residue")), tuple(losses))
 

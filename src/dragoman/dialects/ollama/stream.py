@@ -14,7 +14,7 @@ from dragoman.dialects.ollama.blocks import (
     NAME,
     OF_OURS,
     arguments_text,
-    cannot_say,
+    cannot_answer,
     form_of,
     is_own,
     read_blocks,
@@ -129,7 +129,7 @@ class StreamReader(FrameReader):
             events.append(TextDelta(self._index(key), text))
 
     def _take_pictures(self, pictures: Any, events: list[StreamEvent]) -> None:
-        blocks = read_blocks({"images": pictures}, "message", self._conversation, "")
+        blocks = read_blocks({"role": "assistant", "images": pictures}, "message", self._conversation, "")
         self._grown("images").extend(pictures)
         events.extend(BlockComplete(self._index(f"picture {len(self._indexes)}"), block) for block in blocks)
 
@@ -271,7 +271,7 @@ class StreamWriter(EventWriter):
                 return self.thinking(index, text, raw)
             case ToolUseBlock() | InvalidToolUseBlock():
                 return self._call(block)
-            case ImageBlock(source) if cannot_say(block) is None:
+            case ImageBlock(source) if cannot_answer(block) is None:
                 return self._line({"images": [source.data]})
             case _:
                 return b""

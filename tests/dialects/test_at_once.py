@@ -1,0 +1,194 @@
+"""Writers that write each event when it comes, and say at the end what they could not say before."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from dragoman import dialects
+from dragoman.event import (
+    BlockComplete,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+    fold,
+    unfold,
+)
+from dragoman.exchange import Fault, Reply, StopReason
+from dragoman.message import InvalidToolUseBlock, TextBlock, TokenUsage
+from tests.dialects.damage import calls_of, events_of, text_of
+from tests.dialects.test_grid import CALLS
+from tests.dialects.test_sdk import records
+
+NAMES = ("cohere", "ollama")
+USAGE = UsageUpdate(TokenUsage(input_tokens=8, output_tokens=42))
+ENDED = MessageComplete(StopReason.END_TURN)
+CALL = CALLS[0].id
+
+
+@pytest.fixture(params=NAMES)
+def dialect(request: pytest.FixtureRequest) -> ModuleType:
+    return dialects.load(request.param)
+
+
+def written(dialect: ModuleType, *events: StreamEvent) -> list[bytes]:
+    """The bytes for each event, and last those of the end."""
+    writer = dialect.stream_writer()
+    return [*(writer.feed(event) for event in events), writer.close()]
+
+
+def heard(dialect: ModuleType, *events: StreamEvent) -> Reply:
+    """What is read of what is written."""
+    return fold(events_of(dialect, [b"".join(written(dialect, *events))]))
+
+
+def is_due(event: StreamEvent, name: str) -> bool:
+    """Whether an event has to be written when it comes. A call is whole on Ollama's wire, and written at its end."""
+    match event:
+        case TextDelta(_, text) | ThinkingDelta(_, text):
+            return bool(text)
+        case ToolUseInputDelta(_, text):
+            return bool(text) and name != "ollama"
+        case ToolUseEnd() | MessageComplete() | StreamError():
+            return True
+        case _:
+            return False
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_event_of_a_recorded_stream_is_written_when_it_comes(name: str) -> None:
+    dialect, count = dialects.load(name), 0
+    for _, record in records(name):
+        if not record.get("stream") or record["status"] != 200:
+            continue
+        events = events_of(dialect, [record["stream"].encode()], record["stream_format"])
+        pieces = written(dialect, *events)
+        late = [event for event, piece in zip(events, pieces, strict=False) if is_due(event, name) and not piece]
+        assert [event for event in late if not isinstance(event, ToolUseEnd)] == []
+        assert len(late) <= 1  # a call without any input waits: at the limit, it would have been cut
+        assert pieces[-1] == b""
+        count += 1
+    assert count >= 20
+
+
+@pytest.mark.parametrize("source", dialects.names())
+def test_every_event_of_another_dialect_is_written_when_it_comes(source: str, dialect: ModuleType) -> None:
+    reply = Reply(
+        content=(TextBlock("I'll read é😀."), *CALLS),
+        stop_reason=StopReason.TOOL_USE,
+        usage=USAGE.usage,
+        model="some-model",
+    )
+    other = dialects.load(source)
+    events = events_of(other, [b"".join(written(other, *unfold(reply)))])
+    pieces = written(dialect, *events)
+    assert [
+        event for event, piece in zip(events, pieces, strict=False) if is_due(event, dialect.NAME) and not piece
+    ] == []
+    again = fold(events_of(dialect, [b"".join(pieces)]))
+    assert again.fault is None
+    assert (text_of(again), calls_of(again)) == (text_of(reply), calls_of(reply))
+    assert again.usage == reply.usage
+    assert again.stop_reason is StopReason.TOOL_USE
+
+
+def test_neither_the_writer_nor_the_reader_keeps_the_words(dialect: ModuleType) -> None:
+    writer, reader = dialect.stream_writer(), dialect.stream_reader()
+    reader.feed(writer.feed(MessageStart("m")))
+    for number in range(1_000):
+        reader.feed(writer.feed(TextDelta(0, f"word {number} ")))
+    for state in (writer, reader):
+        assert "word 999" not in str(vars(state))
+        assert len(str(vars(state))) < 4_000
+
+
+def test_the_end_waits_for_what_was_consumed_and_for_nothing_else(dialect: ModuleType) -> None:
+    said = (MessageStart("m"), TextDelta(0, "Hi."))
+    *_, end, rest = written(dialect, *said, USAGE, ENDED)
+    assert end
+    assert rest == b""
+    before, after, never = (
+        b"".join(written(dialect, *said, *end)) for end in ((USAGE, ENDED), (ENDED, USAGE), (ENDED,))
+    )
+    assert before == after
+    reply = heard(dialect, *said, ENDED)
+    assert never != before
+    assert (reply.fault, reply.usage, text_of(reply)) == (None, None, "Hi.")
+
+
+def test_what_comes_after_the_end_is_not_written(dialect: ModuleType) -> None:
+    said = (MessageStart("m"), TextDelta(0, "Hi."), USAGE, ENDED)
+    assert b"".join(written(dialect, *said, TextDelta(0, "more"), ENDED, USAGE)) == b"".join(written(dialect, *said))
+
+
+FAILURES: dict[str, tuple[StreamEvent, ...]] = {
+    "nothing": (),
+    "no end": (MessageStart("m"), TextDelta(0, "Hi.")),
+    "an error first": (StreamError(Fault(code="overloaded", message="busy")),),
+    "an error": (MessageStart("m"), TextDelta(0, "Hi."), StreamError(Fault(code="overloaded", message="busy"))),
+    "an error, and then an end": (TextDelta(0, "Hi."), StreamError(Fault(code="timeout", message="x")), USAGE, ENDED),
+    "an end in an unexplained error": (MessageStart("m"), TextDelta(0, "Hi."), MessageComplete(StopReason.ERROR)),
+    "a second start": (MessageStart("m"), TextDelta(0, "Hi."), MessageStart("m"), USAGE, ENDED),
+    "a fragment of a call that has not begun": (TextDelta(0, "Hi."), ToolUseInputDelta(1, "{}"), USAGE, ENDED),
+    "a fragment of a text": (TextDelta(0, "Hi."), ToolUseInputDelta(0, "{}"), USAGE, ENDED),
+    "a call in the place of a text": (TextDelta(0, "Hi."), ToolUseStart(0, CALL, "f"), USAGE, ENDED),
+    "reasoning in the place of a text": (TextDelta(0, "Hi."), ThinkingDelta(0, "Hm."), USAGE, ENDED),
+    "a block twice": (BlockComplete(0, TextBlock("Hi.")), BlockComplete(0, TextBlock("Hi.")), USAGE, ENDED),
+    "a missing block": (TextDelta(0, "Hi."), TextDelta(2, "Ho."), USAGE, ENDED),
+    "an open call": (ToolUseStart(0, CALL, "f"), ToolUseInputDelta(0, "{}"), USAGE, ENDED),
+    "an open call at the limit": (
+        ToolUseStart(0, CALL, "f"),
+        ToolUseInputDelta(0, '{"a":'),
+        USAGE,
+        MessageComplete(StopReason.MAX_TOKENS),
+    ),
+    "an unusable call": (ToolUseStart(0, CALL, "f"), ToolUseInputDelta(0, "{]"), ToolUseEnd(0), USAGE, ENDED),
+    "an unusable call in one piece": (BlockComplete(0, InvalidToolUseBlock(CALL, "f", "{]", "no JSON")), USAGE, ENDED),
+    "a call without input at the limit": (
+        ToolUseStart(0, CALL, "f"),
+        ToolUseEnd(0),
+        USAGE,
+        MessageComplete(StopReason.MAX_TOKENS),
+    ),
+    "half of a character": (TextDelta(0, "Hi \ud83d"), USAGE, ENDED),
+    "the wrong halves of a character": (TextDelta(0, "\ude00 \ud83d"), TextDelta(0, "!"), USAGE, ENDED),
+    "nothing said": (MessageStart("m"), USAGE, ENDED),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_events_that_fold_to_a_fault_are_heard_as_one(name: str, dialect: ModuleType) -> None:
+    events = FAILURES[name]
+    assert fold(events).fault is not None
+    reply = heard(dialect, *events)
+    assert reply.fault is not None
+    assert calls_of(reply) == []
+    assert text_of(reply).replace("\n", "") == text_of(fold(events))
+
+
+def test_a_character_whose_halves_came_apart_is_written_whole(dialect: ModuleType) -> None:
+    events: Any = [MessageStart("m"), TextDelta(0, "a\ud83d"), TextDelta(0, "\ude00b"), USAGE, ENDED]
+    assert text_of(heard(dialect, *events)) == "a😀b"
+
+
+def test_a_text_that_goes_on_after_another_block_is_not_lost(dialect: ModuleType) -> None:
+    events: Any = [
+        MessageStart("m"),
+        TextDelta(0, "One. "),
+        TextDelta(1, "Two. "),
+        TextDelta(0, "Three."),
+        USAGE,
+        ENDED,
+    ]
+    reply = heard(dialect, *events)
+    assert reply.fault is None
+    assert "".join(text_of(reply).split("\n")) == "One. Two. Three."

@@ -1,0 +1,300 @@
+"""What Ollama's own SDK makes of the same bytes, and of what we write: its client, over a socket.
+
+The recorded traffic is read where it lies, and never copied. The client puts every request into its types and sends
+what these hold, so that what arrives is compared with what was written. It hands out each line of a stream by itself
+and has no message that grows: the lines are put together here, from its models.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from zlib import crc32
+
+import ollama
+import pydantic
+import pytest
+
+from dragoman import dialects
+from dragoman.cli.prove import first_difference
+from dragoman.errors import FormatError
+from dragoman.event import StreamError, fold, unfold
+from dragoman.exchange import Fault, StopReason
+from dragoman.message import ImageBlock, ImageSource, TextBlock, ThinkingBlock, ToolUseBlock
+from tests.dialects.test_grid import CALLS, PIXEL
+from tests.dialects.test_sdk import TEXT, read_stream, records, said_by, strings_in, unknown
+
+OLLAMA = dialects.load("ollama")
+ASKED: Any = [{"role": "user", "content": "Hi."}]  # the server answers with a record, whatever it is asked
+ANSWER = b'{"model":"m","message":{"role":"assistant","content":"Hi."},"done":true}\n'
+EVERY = (
+    1 if os.environ.get("DRAGOMAN_SDK") == "all" else 15
+)  # of the records of other dialects, the same ones each time
+
+
+# --- the socket ------------------------------------------------------------------------------------------------------
+
+
+class Loopback:
+    """A server on 127.0.0.1 that answers with the bytes it was given, and the SDK's client for it."""
+
+    def __init__(self) -> None:
+        self.body = ANSWER
+        self.asked: dict[str, Any] = {}
+        loopback = self
+
+        class Answers(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_POST(self) -> None:
+                assert self.path == "/api/chat"
+                loopback.asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                self.send_response(200)
+                self.send_header("content-type", "application/x-ndjson")
+                self.send_header("content-length", str(len(loopback.body)))
+                self.end_headers()
+                self.wfile.write(loopback.body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                """Nobody reads along."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread.start()
+        self.client = ollama.Client(host=f"http://127.0.0.1:{self.server.server_port}")
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+    def sent(self, wire: dict[str, Any]) -> dict[str, Any]:
+        """What the SDK sends if it is asked what a request asks."""
+        self.body = ANSWER
+        answer = self.client.chat(**wire)
+        assert [part.message.content for part in (answer if wire.get("stream") else [answer])] == ["Hi."]
+        return self.asked
+
+    def whole(self, wire: dict[str, Any]) -> dict[str, Any]:
+        """What the SDK makes of a whole reply, as JSON."""
+        self.body = json.dumps(wire).encode()
+        return said(self.client.chat(model="m", messages=ASKED))
+
+    def streamed(self, data: bytes) -> dict[str, Any]:
+        """What the SDK makes of a stream, put together from its lines."""
+        self.body = data
+        reply: dict[str, Any] = {"message": {}}
+        for part in self.client.chat(model="m", messages=ASKED, stream=True):
+            line = said(part)
+            message = line.pop("message")
+            for key, value in message.items():
+                known = reply["message"].get(key)
+                is_grown = key != "role" and known is not None and value is not None
+                reply["message"][key] = known + value if is_grown else value if value is not None else known
+            reply.update(line)
+        return reply
+
+
+def said(value: pydantic.BaseModel) -> dict[str, Any]:
+    """A model of the SDK as JSON, with what was said and no defaults."""
+    return dict(json.loads(value.model_dump_json(exclude_unset=True)))
+
+
+@pytest.fixture(scope="module")
+def loopback() -> Iterator[Loopback]:
+    server = Loopback()
+    yield server
+    server.close()
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+# What the client does not send although it is asked to, and why it is the client that leaves it out.
+LEFT_OUT = {
+    r"\$\.messages\[\d+\]\.tool_calls\[\d+\]\.id": "its types have no ids of calls; the server gives them, in recorded answers",
+    r"\$\.messages\[\d+\]\.tool_call_id": "the same",
+    r"\$\.tools\[\d+\]\.function\.parameters\..*": "of a schema its types know six words; recorded requests with others were answered",
+}
+
+
+def against(wire: dict[str, Any], loopback: Loopback) -> Iterator[str]:
+    """What speaks against a request: that the SDK refuses it, or sends another one."""
+    heard = {**wire, "messages": [{key: value for key, value in one.items() if value} for one in wire["messages"]]}
+    try:
+        sent = loopback.sent(wire)
+    except (pydantic.ValidationError, TypeError, ValueError) as error:
+        yield f"{type(error).__name__}: {error}"
+        return
+    for problem in unknown(heard, sent, "$"):  # of a message, it leaves out what is empty
+        if not any(re.fullmatch(f"{known}: unknown", problem) for known in LEFT_OUT):
+            yield problem
+
+
+@pytest.mark.slow
+def test_a_request_of_any_other_dialect_is_sent_by_the_sdk_as_we_write_it(loopback: Loopback) -> None:
+    found: dict[str, list[str]] = {}
+    lost: list[tuple[str, str, str]] = []
+    count: Counter[str] = Counter()
+    for source, record in records(*(source for source in dialects.names() if source != "ollama")):
+        if not isinstance(record.get("request"), dict) or crc32(record["id"].encode()) % EVERY:
+            continue
+        try:
+            request = dialects.load(source).read_request(record["request"])
+        except FormatError:
+            assert record["status"] >= 400  # the provider refused it too
+            continue
+        wire = {"model": "some-model", **OLLAMA.write_request(request).wire}  # some sources name it in the URL
+        count[source] += 1
+        for problem in against(wire, loopback) if record["status"] == 200 else ():
+            found.setdefault(problem, []).append(record["id"])
+        strings = set(strings_in(wire))
+        together = "\0".join(strings)  # texts may have been joined to one
+        lost.extend(
+            (record["id"], kind, words)
+            for kind, words in said_by(request)
+            if words not in strings and not (kind == "text" and words in together)
+        )
+    assert set(count) == set(dialects.names()) - {"ollama"}
+    assert lost == []
+    assert found == {}
+
+
+# --- recorded replies ------------------------------------------------------------------------------------------------
+
+# Streams that the SDK cannot read, and why.
+REFUSED = {
+    "sse": "lines that begin with data:, as a proxy sends them; the SDK reads JSON alone",
+    "text": "an input that is a text, as another server writes it; the SDK takes an object alone",
+}
+
+
+def recorded_streams() -> Iterator[tuple[str, bytes, str]]:
+    for _, record in records("ollama"):
+        if record.get("stream") and record["status"] == 200:
+            yield record["id"], record["stream"].encode(), record["stream_format"]
+
+
+def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str | None:
+    """The first difference, aside from what the SDK's types do not have: ids and positions of calls."""
+    ours = {**ours, "message": dict(ours["message"])}
+    if ours["message"].get("tool_calls"):
+        ours["message"]["tool_calls"] = [
+            {"function": {key: call["function"][key] for key in ("name", "arguments")}}
+            for call in ours["message"]["tool_calls"]
+        ]
+    return first_difference(ours, theirs)
+
+
+@pytest.mark.slow
+def test_a_recorded_stream_says_to_the_sdk_what_it_says_to_us(loopback: Loopback) -> None:
+    refused: Counter[str] = Counter()
+    equal = 0
+    for record, data, framing in recorded_streams():
+        reply = read_stream(OLLAMA, data, framing)
+        try:
+            theirs = loopback.streamed(data)
+        except (pydantic.ValidationError, json.JSONDecodeError):
+            refused["sse" if framing == "sse" else "text"] += 1
+            continue
+        assert difference(OLLAMA.write_reply(reply).wire, theirs) is None, record
+        equal += 1
+    assert refused <= Counter({"sse": 2, "text": 1})
+    assert refused.keys() <= REFUSED.keys()
+    assert equal + refused.total() == 28
+
+
+@pytest.mark.slow
+def test_a_recorded_stream_that_we_write_again_says_the_same_to_the_sdk(loopback: Loopback) -> None:
+    equal = 0
+    for record, data, framing in recorded_streams():
+        reader, writer = OLLAMA.stream_reader(framing), OLLAMA.stream_writer()
+        events = [*reader.feed(data), *reader.close()]
+        ours = OLLAMA.write_reply(fold(events)).wire
+        if any(isinstance(call["function"]["arguments"], str) for call in ours["message"].get("tool_calls") or []):
+            continue  # it comes back as it was
+        again = b"".join([*(writer.feed(event) for event in events), writer.close()])
+        assert difference(ours, loopback.streamed(again)) is None, record
+        equal += 1
+    assert equal == 27
+
+
+@pytest.mark.slow
+def test_a_recorded_reply_that_we_write_again_says_the_same_to_the_sdk(loopback: Loopback) -> None:
+    count = 0
+    for _, record in records("ollama"):
+        if isinstance(record.get("response"), dict) and record["status"] == 200:
+            written = OLLAMA.write_reply(OLLAMA.read_reply(record["response"])).wire
+            assert difference(record["response"], loopback.whole(written)) is None, record["id"]
+            count += 1
+    assert count == 23
+
+
+# --- our replies -----------------------------------------------------------------------------------------------------
+
+PICTURE = ImageBlock(ImageSource("base64", PIXEL), "image/png")
+OWN = {"dialect": "ollama", "own": True}
+REPLIES = {
+    "text": TEXT,
+    "cut off": TEXT.replace(stop_reason=StopReason.MAX_TOKENS),
+    "parallel calls": TEXT.replace(content=(TextBlock("I'll read them."), *CALLS), stop_reason=StopReason.TOOL_USE),
+    "a call without input": TEXT.replace(
+        content=(ToolUseBlock(CALLS[0].id, "now", {}),), stop_reason=StopReason.TOOL_USE
+    ),
+    "several texts": TEXT.replace(content=(TextBlock("One."), TextBlock("Two."))),
+    "a picture": TEXT.replace(content=(TextBlock("There."), PICTURE)),  # a loss: it refuses an answer with one
+    "foreign thinking": TEXT.replace(
+        content=(ThinkingBlock("Let me see.", "c2ln", provider_raw={"dialect": "anthropic"}), TextBlock("Done."))
+    ),
+    "own thinking": TEXT.replace(content=(ThinkingBlock("Let me see.", provider_raw=OWN), TextBlock("Done."))),
+}
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_the_sdk_hears_what_we_say_whole_and_streamed(name: str, loopback: Loopback) -> None:
+    reply = REPLIES[name]
+    wire = OLLAMA.write_reply(reply).wire
+    assert difference(wire, loopback.whole(wire)) is None
+    writer = OLLAMA.stream_writer()
+    streamed = loopback.streamed(b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()]))
+    assert difference(wire, streamed) is None
+    assert ("Let me see." in str(streamed)) is (name == "own thinking")
+
+
+def test_the_sdk_hears_that_a_stream_has_failed(loopback: Loopback) -> None:
+    writer = OLLAMA.stream_writer()
+    events = [*unfold(TEXT)[:2], StreamError(Fault(code="overloaded", message="too much to do"))]
+    with pytest.raises(ollama.ResponseError, match="too much to do"):
+        loopback.streamed(b"".join([*(writer.feed(event) for event in events), writer.close()]))
+    cut = OLLAMA.stream_writer()
+    with pytest.raises(ollama.ResponseError, match="ended before"):
+        loopback.streamed(b"".join([*(cut.feed(event) for event in events[:2]), cut.close()]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", [name for name in dialects.names() if name != "ollama"])
+def test_a_recorded_stream_of_another_dialect_is_heard_as_our_reply_says_it(source: str, loopback: Loopback) -> None:
+    count = 0
+    for _, record in records(source):
+        if not record.get("stream") or record["status"] not in (200, None) or crc32(record["id"].encode()) % EVERY:
+            continue
+        reader, writer = dialects.load(source).stream_reader(record["stream_format"]), OLLAMA.stream_writer()
+        data = record["stream"].encode("utf-8", "surrogatepass")
+        events = [*reader.feed(data), *reader.close()]
+        reply = fold(events)
+        sent = b"".join([*(writer.feed(event) for event in events), writer.close()])
+        if reply.fault is not None and reply.fault.code != "empty_response":
+            with pytest.raises(ollama.ResponseError):
+                loopback.streamed(sent)
+            continue
+        assert difference(OLLAMA.write_reply(reply).wire, loopback.streamed(sent)) is None, record["id"]
+        count += 1
+    assert count >= 1
