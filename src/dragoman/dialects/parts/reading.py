@@ -20,6 +20,7 @@ import msgspec
 
 from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, redacted, stream_error
 from dragoman.dialects.parts.framing import Frame, FramingError, splitter
+from dragoman.dialects.parts.late import Late
 from dragoman.errors import FormatError, JsonError
 from dragoman.event import MessageComplete, StreamError, StreamEvent
 
@@ -38,8 +39,7 @@ class FrameReader:
         self._head: bytes | None = b""  # how it begins, as long as nothing has been understood
         self._is_strange = False  # no stream at all, and its first kilobyte is not there yet
         self._end: MessageComplete | None = None
-        self._late = b""  # what came after the end, cut
-        self._late_events = 0
+        self._late = Late(dialect)
         self._is_over = False
 
     def take(self, wire: dict[str, Any], name: str | None, events: list[StreamEvent]) -> None:
@@ -95,8 +95,7 @@ class FrameReader:
         if data.strip() in _DONE:
             self._take_done(events)
         elif self._end is not None:
-            self._late_events += 1
-            self._late = (self._late + data[:_KEPT_BYTES] + b"\n")[:_KEPT_BYTES]
+            self._late.add(_text(data[:_KEPT_BYTES]))
         else:
             wire = self._object_in(data)
             if wire is None:
@@ -138,12 +137,8 @@ class FrameReader:
             self._fail(early_end(self._dialect, None, b""), events)
 
     def _complete(self, events: list[StreamEvent]) -> None:
-        end = self._end
-        if end is not None and self._late:
-            late = _text(self._late.strip())
-            end = end.replace(provider_raw={"dialect": self._dialect, **(end.provider_raw or {}), "late": late})
-            _warn(self._dialect, self._late_events)
-        events.extend([end] if end is not None else [])
+        if self._end is not None:
+            events.append(self._end.replace(provider_raw=self._late.noted(self._end.provider_raw)))
         self._is_over = True
 
     def _cut(self) -> StreamError:
@@ -166,12 +161,6 @@ class FrameReader:
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
-
-
-def _warn(dialect: str, count: int) -> None:
-    import logging  # noqa: PLC0415  a fifth of the time that importing this package takes
-
-    logging.getLogger("dragoman.stream").warning("%s: %d events came after the end of a message", dialect, count)
 
 
 __all__ = ["FrameReader"]
