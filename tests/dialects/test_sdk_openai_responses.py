@@ -1,0 +1,335 @@
+"""What OpenAI's SDK makes of the answers and streams that we write for the Responses API, over a real socket.
+
+What it makes of recorded streams, and of requests, is in ``test_sdk.py``. The recorded traffic is read where it lies,
+and never copied; ``DRAGOMAN_SDK_EVERY=1`` has all of it looked at, and not always the same part of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import zlib
+from collections.abc import Iterator
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, get_args
+
+import openai
+import pytest
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import BaseModel, ValidationError
+
+from dragoman import dialects
+from dragoman.cli.prove import first_difference, records_of
+from dragoman.dialects import openai_responses
+from dragoman.event import (
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ToolUseInputDelta,
+    ToolUseStart,
+    fold,
+    unfold,
+)
+from dragoman.exchange import FAULT_CODES, Fault, Reply, StopReason
+from dragoman.message import RedactedThinkingBlock, TextBlock, ThinkingBlock, ToolUseBlock
+from tests.conftest import CORPUS
+from tests.dialects.test_grid import CALLS
+from tests.dialects.test_sdk import REPLIES, of_responses, recorded_as, response_of
+
+# The SDK holds what a provider sent in models that do not fit it, and pydantic says so whenever they are dumped.
+pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
+
+
+# --- the socket ------------------------------------------------------------------------------------------------------
+
+
+class Loopback:
+    """A server on 127.0.0.1 that answers with the same bytes until it gets others, and the SDK's client for it."""
+
+    def __init__(self) -> None:
+        self.body, self.content_type = b"", ""
+        held = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                self.send_response(200)
+                self.send_header("content-type", held.content_type)
+                self.send_header("content-length", str(len(held.body)))
+                self.end_headers()
+                self.wfile.write(held.body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                """Nobody reads along."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread.start()
+        url = f"http://127.0.0.1:{self.server.server_port}"
+        self.client = openai.OpenAI(api_key="none", base_url=url, max_retries=0)
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+    def streamed(self, data: bytes) -> dict[str, Any]:
+        """What the SDK adds up from a stream."""
+        self.body, self.content_type = data, "text/event-stream"
+        with self.client.responses.stream(model="m", input="Hi.") as stream:
+            return response_of(stream)
+
+    def answered(self, wire: dict[str, Any]) -> Response:
+        """What the SDK makes of a whole answer."""
+        self.body, self.content_type = json.dumps(wire).encode(), "application/json"
+        return self.client.responses.create(model="m", input="Hi.")
+
+
+@pytest.fixture(scope="module")
+def loopback() -> Iterator[Loopback]:
+    server = Loopback()
+    yield server
+    server.close()
+
+
+# --- what was recorded -----------------------------------------------------------------------------------------------
+
+EVERY = int(os.environ.get("DRAGOMAN_SDK_EVERY", "0"))
+PART = {
+    "openai_chat": 60,
+    "anthropic": 30,
+    "gemini": 20,
+    "openai_responses": 30,
+    "bedrock_converse": 4,
+    "cohere": 2,
+    "ollama": 2,
+}
+
+
+@cache
+def samples() -> dict[str, list[dict[str, Any]]]:
+    """Records by their dialect: of so many one, and always the same ones."""
+    files = sorted(CORPUS.glob("*.jsonl.gz"))
+    if not files:
+        pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in dialects.names()}
+    spoken = {recorded_name: name for name in found for recorded_name in recorded_as(name)}
+    for file in files:
+        for record in records_of(file):
+            name = spoken.get(record["dialect"])
+            if name is None or record["status"] not in (200, None) or record["kind"] == "doctored":
+                continue
+            if zlib.crc32(record["id"].encode()) % (EVERY or PART.get(name, 1)) == 0:
+                found[name].append(record)
+    return found
+
+
+def recorded(name: str, kind: str) -> Iterator[dict[str, Any]]:
+    return (record for record in samples()[name] if record.get(kind))
+
+
+def read(name: str, record: dict[str, Any]) -> list[StreamEvent]:
+    reader = dialects.load(name).stream_reader(record["stream_format"])
+    return [*reader.feed(record["stream"].encode("utf-8", "surrogatepass")), *reader.close()]
+
+
+def written(events: list[StreamEvent] | tuple[StreamEvent, ...]) -> bytes:
+    writer = openai_responses.stream_writer()
+    return b"".join([*(writer.feed(event) for event in events), writer.close()])
+
+
+def frames_of(data: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line[6:]) for line in data.decode().split("\n") if line.startswith("data: ")]
+
+
+# --- our streams -----------------------------------------------------------------------------------------------------
+
+SPEAKERS = dialects.names()
+
+
+def said_by(reply: Reply) -> list[Any]:
+    calls = [(block.name, block.input) for block in reply.content if isinstance(block, ToolUseBlock)]
+    return ["".join(block.text for block in reply.content if isinstance(block, TextBlock)), calls]
+
+
+def heard_in(response: dict[str, Any]) -> list[Any]:
+    """The words and the calls in what the SDK has added up."""
+    parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
+    calls = [item for item in response["output"] if item["type"] == "function_call"]
+    text = "".join(part.get("text") or part.get("refusal") or "" for part in parts)
+    return [text, [(call["name"], json.loads(call["arguments"] or "{}")) for call in calls]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPEAKERS)
+def test_a_recorded_stream_of_any_dialect_is_heard_by_the_sdk_when_we_write_it(name: str, loopback: Loopback) -> None:
+    count = 0
+    for record in recorded(name, "stream"):
+        events = read(name, record)
+        reply = fold(events)
+        if reply.fault is not None:
+            continue
+        theirs = loopback.streamed(written(events))
+        count += 1
+        assert heard_in(theirs) == said_by(reply), record["id"]
+        assert "".join(theirs["added_up"]) == "".join(deltas_of(theirs)), record["id"]
+        if reply.usage is not None:
+            usage = reply.usage
+            fresh = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
+            assert theirs["usage"]["input_tokens"] == fresh
+            assert theirs["usage"]["output_tokens"] == usage.output_tokens
+    assert count >= 3
+
+
+def deltas_of(response: dict[str, Any]) -> Iterator[str]:
+    """What arrives as deltas of a text or of an input."""
+    for item in response["output"]:
+        if item["type"] == "function_call":
+            yield item["arguments"]
+        elif item["type"] == "message":
+            yield from (part["text"] for part in item["content"] if part["type"] == "output_text")
+
+
+# Words for a failure that OpenAI sends and its types do not list.
+UNLISTED = {
+    "server_is_overloaded",
+    "invalid_api_key",
+    "insufficient_quota",
+    "model_not_found",
+    "context_length_exceeded",
+}
+EVENTS = {
+    get_args(kind.model_fields["type"].annotation)[0]: kind for kind in get_args(get_args(ResponseStreamEvent)[0])
+}
+
+
+def problems(kind: type[BaseModel], wire: dict[str, Any]) -> list[str]:
+    try:
+        kind.model_validate(wire)
+    except ValidationError as error:
+        return [f"{wire.get('type')}: {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()][:3]
+    return []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in SPEAKERS if name != "openai_responses"])
+def test_every_event_and_answer_that_we_write_fits_the_published_types(name: str) -> None:
+    """Of its own dialect they come back as they were: see test_corpus."""
+    dialect = dialects.load(name)
+    found: dict[str, list[str]] = {}
+    count = 0
+    for record in recorded(name, "stream"):
+        for frame in frames_of(written(read(name, record))):
+            count += 1
+            for problem in problems(EVENTS[frame["type"]], frame):
+                found.setdefault(problem, []).append(record["id"])
+    for record in recorded(name, "response"):
+        wire = openai_responses.write_reply(dialect.read_reply(record["response"])).wire
+        count += 1
+        for problem in problems(Response, wire):
+            found.setdefault(problem, []).append(record["id"])
+    assert found == {}
+    assert count > 50
+
+
+@pytest.mark.parametrize("code", FAULT_CODES)
+def test_no_failure_looks_complete_to_the_sdk(code: str, loopback: Loopback) -> None:
+    fault = Fault(code=code, message="what happened")
+    begun: list[StreamEvent] = [
+        MessageStart("m"),
+        TextDelta(0, "so far"),
+        ToolUseStart(1, CALLS[0].id, "read_file"),
+        ToolUseInputDelta(1, '{"path"'),
+    ]
+    data = written([*begun, StreamError(fault)])
+    for frame in frames_of(data):
+        unlisted = frame.get("response", {}).get("error") or {}
+        assert unlisted.get("code") in UNLISTED or problems(EVENTS[frame["type"]], frame) == []
+    loopback.body, loopback.content_type = data, "text/event-stream"
+    with loopback.client.responses.stream(model="m", input="Hi.") as stream:
+        seen = list(stream)
+        assert [event.type for event in seen][-1] == "response.failed"
+        with pytest.raises(RuntimeError, match=r"response\.completed"):
+            stream.get_final_response()
+    last: Any = seen[-1]
+    assert last.response.error.message == "what happened"
+    assert last.response.output_text == "so far"
+
+
+def test_an_error_before_the_first_word_is_one_for_the_sdk(loopback: Loopback) -> None:
+    loopback.body = written([StreamError(Fault(code="overloaded", message="busy"))])
+    loopback.content_type = "text/event-stream"
+    (event,) = loopback.client.responses.create(model="m", input="Hi.", stream=True)
+    assert event.type == "error"
+    assert (event.code, event.message) == ("server_is_overloaded", "busy")
+
+
+# --- our answers -----------------------------------------------------------------------------------------------------
+
+OWN = {"dialect": "openai_responses"}
+ITEM = {"id": "msg_1", "type": "message", "status": "completed"}
+WHOLE = {
+    **REPLIES,
+    "reasoning of its own": Reply(
+        content=(
+            ThinkingBlock("Hm.\n\nSo.", "c2VjcmV0", {**OWN, "cuts": [3, 3], "residue": {"set": {"id": "rs_1"}}}),
+            RedactedThinkingBlock("c2VjcmV0", {**OWN, "residue": {"set": {"id": "rs_2"}}}),
+            TextBlock("Done.", {**OWN, "item": {"set": ITEM}, "residue": {"set": {"annotations": []}}}),
+        ),
+        stop_reason=StopReason.END_TURN,
+        model="some-model",
+        provider_raw={**OWN, "residue": {"set": {"completed_at": 7}}},
+    ),
+    "refused": Reply(
+        content=(TextBlock("No.", {**OWN, "form": "refusal", "item": {"set": ITEM}}),),
+        stop_reason=StopReason.REFUSAL,
+        model="some-model",
+        provider_raw={**OWN, "residue": {"set": {"completed_at": 7}}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_sdk_hears_the_same_whole_and_streamed(name: str, loopback: Loopback) -> None:
+    wire = json.loads(json.dumps(openai_responses.write_reply(WHOLE[name]).wire))
+    whole = loopback.answered(wire).to_dict(mode="json")
+    ours, theirs = of_responses(wire, dict(whole))
+    del ours["added_up"]
+    assert first_difference(ours, theirs) is None
+    assert problems(Response, wire) == []
+    streamed = loopback.streamed(written(unfold(WHOLE[name])))
+    del streamed["added_up"]
+    assert first_difference(*without_what_the_sdk_adds(ours, streamed)) is None
+
+
+def without_what_the_sdk_adds(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[Any, Any]:
+    ours, theirs = of_responses(ours, theirs)
+    return {key: value for key, value in ours.items() if key != "added_up"}, theirs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPEAKERS)
+def test_a_recorded_answer_of_any_dialect_is_understood_by_the_sdk_when_we_write_it(
+    name: str, loopback: Loopback
+) -> None:
+    count = 0
+    for record in recorded(name, "response"):
+        reply = dialects.load(name).read_reply(record["response"])
+        if reply.fault is not None:
+            continue
+        count += 1
+        theirs = loopback.answered(openai_responses.write_reply(reply).wire)
+        refusals = [
+            part for item in theirs.output if item.type == "message" for part in item.content if part.type == "refusal"
+        ]
+        assert theirs.output_text + "".join(part.refusal for part in refusals) == said_by(reply)[0], record["id"]
+        assert heard_in(theirs.to_dict(mode="json")) == said_by(reply), record["id"]
+    assert count >= 3
