@@ -156,6 +156,8 @@ class StreamWriter:
             return b""
         if any(block.kind is ToolUseInputDelta and block.is_open for block in self._blocks.values()):
             return self._fail("tool_input_truncated", "the message ended inside a call")
+        if end.stop_reason is StopReason.ERROR:
+            return self._fail("unexplained_error", "the model ended as failed and did not say why")
         self._end = end
         out = self._begun() + b"".join(self._closed(block) for block in self._blocks.values())
         return out if self._usage is None else out + self._finish(end)
@@ -190,7 +192,7 @@ class StreamWriter:
         self._over = True
         out = b""
         if self._said is not None and self._usage is not None:
-            usage = natural_reply(Reply(stop_reason=StopReason.ERROR, usage=self._usage))["usage"]
+            usage = natural_reply(Reply(stop_reason=StopReason.END_TURN, usage=self._usage))["usage"]
             out = self._message_delta({"stop_reason": None, "stop_sequence": None, "usage": usage})
         return out + sse_frame(write_error(event.fault).wire, "error")
 

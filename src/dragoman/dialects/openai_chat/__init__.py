@@ -11,9 +11,10 @@ from __future__ import annotations
 from dragoman.dialects.openai_chat.blocks import NAME
 from dragoman.dialects.openai_chat.error import read_error, write_error
 from dragoman.dialects.openai_chat.quirks import QUIRKS
+from dragoman.dialects.openai_chat.reader import stream_reader
 from dragoman.dialects.openai_chat.reply import read_reply, write_reply
 from dragoman.dialects.openai_chat.request import read_request, write_request
-from dragoman.dialects.openai_chat.stream import stream_reader, stream_writer
+from dragoman.dialects.openai_chat.writer import stream_writer
 
 __all__ = [
     "NAME",

@@ -2,11 +2,12 @@
 
     Completion.add(chunk) -> pieces     what each chunk adds
     Completion.wire()                   the whole, as the official SDK puts it together
-    chunks_from(wire)                   the chunks of a whole completion
 
 Nothing here knows the canonical format: a piece only says to which place of the message some text belongs. A place is
 a key of the message and a position: ``("content", 0)``, ``("tool_calls", 2)``, ``("reasoning_details", 1)``. Of several
-choices only the one with index 0 has pieces.
+choices only the one with index 0 has pieces. Words are kept as the list of what came and joined once, at the end.
+
+The one rule: no chunk costs more because of those before it.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ _DETAIL_TEXTS: Final = {"reasoning.text": "text", "reasoning.summary": "summary"
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """What a chunk adds to one place. A ``whole`` can only be read when the message is complete."""
+    """What a chunk adds to one place. What is ``whole`` came at once; what ``grows`` can only be read at the end."""
 
     place: Place
-    kind: Literal["text", "thinking", "call", "whole"]
+    kind: Literal["text", "thinking", "call", "whole", "grows"]
     text: str
 
 
@@ -108,6 +109,11 @@ class Completion:
         return pieces
 
     @property
+    def is_settled(self) -> bool:
+        """Whether what only counts the first time has come."""
+        return all(self.top.get(key) for key in _FIRST)
+
+    @property
     def first(self) -> ChoiceSoFar:
         """The choice that becomes the reply."""
         return self.choices.get(0) or ChoiceSoFar()
@@ -132,6 +138,7 @@ class ChoiceSoFar:
         self.finish_reason: str | None = None
         self.origin: str | None = None  # where the reasoning is read from
         self.late: list[str] = []  # what came after the end
+        self.words: dict[Place, list[str]] = {}  # what came of the text that stands at a place
         self._call_keys: list[int | None] = []
 
     def add(self, choice: dict[str, Any]) -> list[Piece]:
@@ -153,14 +160,48 @@ class ChoiceSoFar:
 
     def wire(self) -> dict[str, Any]:
         """The whole choice."""
-        return {"message": self.message, **self.rest, "finish_reason": self.finish_reason}
+        message = dict(self.message)
+        for (key, at), words in self.words.items():
+            text = "".join(words)
+            match key:
+                case "tool_calls":
+                    message[key][at]["function"]["arguments"] = text
+                case "function_call":
+                    message[key]["arguments"] = text
+                case "reasoning_details":
+                    message[key][at][_DETAIL_TEXTS[message[key][at]["type"]]] = text
+                case "content" if isinstance(message[key], list):
+                    _put_words(message[key][at], text)
+                case "audio.data" | "audio.transcript":
+                    message["audio"][key.removeprefix("audio.")] = text
+                case _:
+                    message[key] = text
+        return {"message": message, **self.rest, "finish_reason": self.finish_reason}
 
     def call(self, place: Place) -> dict[str, Any]:
-        """The call at a place, as far as it has come."""
+        """The call at a place, without its arguments, as far as it has come."""
         if place[0] == "function_call":
             return {"function": self.message["function_call"]}
         made: dict[str, Any] = self.message["tool_calls"][place[1]]
         return made
+
+    def detail(self, at: int) -> dict[str, Any]:
+        """One of the reasoning details, without its words, as far as it has come."""
+        made: dict[str, Any] = self.message["reasoning_details"][at]
+        return made
+
+    def part(self, at: int) -> dict[str, Any] | None:
+        """A part of the content, without its words; ``None`` if the content is a text and has no parts."""
+        content = self.message.get("content")
+        return content[at] if isinstance(content, list) else None
+
+    def position(self, index: int) -> int | None:
+        """Where the call stands to which a fragment of that index, and without an id, belongs."""
+        known = [at for at, key in enumerate(self._call_keys) if key == index]
+        return known[-1] if known else None
+
+    def _grow(self, place: Place, text: str) -> None:
+        self.words.setdefault(place, []).append(text)
 
     def _add(self, key: str, value: Any) -> Iterator[Piece]:
         if key == "token_id":
@@ -174,22 +215,26 @@ class ChoiceSoFar:
         elif key == "content":
             yield from self._add_content(value)
         elif key in _TEXT_FIELDS:
-            self.message[key] = (self.message.get(key) or "") + _a_text(value, key)
+            self._grow((key, 0), _a_text(value, key))
+            self.message[key] = ""
             if key not in THINKING_FIELDS or key == self.origin:
-                kind = "text" if key == "refusal" else "whole" if key == "reasoning_opaque" else "thinking"
+                kind = "text" if key == "refusal" else "grows" if key == "reasoning_opaque" else "thinking"
                 yield Piece((key, 0), kind, value)  # type: ignore[arg-type]
         elif key == "tool_calls":
             for call in _objects(value, key):
                 yield self._add_call(call)
         elif key == "function_call":
             function = _with_text(value, key)
-            self.message[key] = _merged_call(self.message.get(key) or {}, function)
+            known = self.message[key] = self.message.get(key) or {}
+            self._merge_function((key, 0), known, function)
             yield Piece((key, 0), "call", function.get("arguments") or "")
         elif key == "reasoning_details":
             for detail in _objects(value, key):
                 yield from self._add_detail(detail)
+        elif key == "audio" and isinstance(value, dict):
+            self._add_audio(value)
         else:
-            self.message[key] = _merged_value(key, self.message.get(key), value)
+            self.message[key] = _merged_value(self.message.get(key), value)
 
     def _is_late(self, key: str) -> bool:
         """Text after the end is late. Another call is not: Together ends each of several calls by itself."""
@@ -198,71 +243,114 @@ class ChoiceSoFar:
     def _add_content(self, value: Any) -> Iterator[Piece]:
         known = self.message.get("content")
         if isinstance(value, str) and not isinstance(known, list):
-            self.message["content"] = (known or "") + value
+            self.message["content"] = ""
+            self._grow(("content", 0), value)
             yield Piece(("content", 0), "text", value)
             return
-        parts = known if isinstance(known, list) else [{"type": "text", "text": known}] if known else []
-        self.message["content"] = parts
+        if not isinstance(known, list):
+            known = self.message["content"] = [{"type": "text", "text": ""}] if ("content", 0) in self.words else []
         for part in _objects([{"type": "text", "text": value}] if isinstance(value, str) else value, "content"):
-            yield _add_part(parts, part)
+            yield self._add_part(known, part)
+
+    def _add_part(self, parts: list[dict[str, Any]], part: dict[str, Any]) -> Piece:
+        last = parts[-1] if parts else {}
+        kind, words = part.get("type"), _words_of(part)
+        if words is None:
+            parts.append(part)
+            return Piece(("content", len(parts) - 1), "whole", "")
+        if last.get("type") != kind or _words_of(last) is None:
+            parts.append({**part})
+        else:
+            last.update(part)
+        _put_words(parts[-1], "")
+        place = ("content", len(parts) - 1)
+        self._grow(place, words)
+        return Piece(place, "text" if kind == "text" else "thinking", words)
 
     def _add_call(self, delta: dict[str, Any]) -> Piece:
         function: dict[str, Any] | None = None
         if delta.get("function") is not None:
             function = _with_text(delta["function"], "tool_calls")
-            delta = {**delta, "function": function}
         calls = self.message["tool_calls"] = self.message.get("tool_calls") or []
-        at = self._position(delta, calls)
+        at = self._position(delta, function, calls)
         if at == len(calls):
             if not delta.get("id") and function is not None and not function.get("name"):
                 raise FormatError(f"a fragment of call {delta.get('index')}, which has not begun", where="tool_calls")
             index = delta.get("index")
             calls.append({})
             self._call_keys.append(index if type(index) is int else None)
-        calls[at] = _merged_call(calls[at], {key: value for key, value in delta.items() if key != "index"})
-        kind: Literal["call", "whole"] = "call" if isinstance(calls[at].get("function"), dict) else "whole"
-        return Piece(("tool_calls", at), kind, (function or {}).get("arguments") or "")
+        call, place = calls[at], ("tool_calls", at)
+        _merge_call(call, {key: value for key, value in delta.items() if key not in ("index", "function")})
+        if function is not None:
+            if not isinstance(call.get("function"), dict):
+                call["function"] = {}
+            self._merge_function(place, call["function"], function)
+        elif "function" in delta and "function" not in call:
+            call["function"] = None
+        kind: Literal["call", "grows"] = "call" if isinstance(call.get("function"), dict) else "grows"
+        return Piece(place, kind, (function or {}).get("arguments") or "")
 
-    def _position(self, delta: dict[str, Any], calls: list[dict[str, Any]]) -> int:
+    def _merge_function(self, place: Place, known: dict[str, Any], function: dict[str, Any]) -> None:
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            self._grow(place, arguments)
+            known["arguments"] = ""
+        _merge_call(known, {key: value for key, value in function.items() if key != "arguments" or value is None})
+
+    def _position(self, delta: dict[str, Any], function: dict[str, Any] | None, calls: list[dict[str, Any]]) -> int:
         """Which call a delta belongs to: by index, or by id where there is no index; the number of calls for a new one.
 
         Some vendors give every call of a chunk the index 0, so another id with another name begins another call, once
         the call before it is complete. Another id alone does not: some give every fragment a new one.
         """
         index, call_id = delta.get("index"), delta.get("id")
+        name = function.get("name") if function is not None else None
         if type(index) is int:
-            known = [at for at, key in enumerate(self._call_keys) if key == index]
-            if not known:
+            known = self.position(index)
+            if known is None:
                 return len(calls)
-            return len(calls) if _begins_another(calls[known[-1]], delta) else known[-1]
+            is_other = name and call_id and call_id != calls[known].get("id")
+            return len(calls) if is_other and self._is_complete(known) else known
         if call_id:
             same = [at for at, call in enumerate(calls) if call.get("id") == call_id]
             return same[-1] if same else len(calls)
-        if calls and not _begins_another({**calls[-1], "id": ""}, {**delta, "id": "new"}):
-            return len(calls) - 1
-        return len(calls)
+        return len(calls) if not calls or (name and self._is_complete(len(calls) - 1)) else len(calls) - 1
+
+    def _is_complete(self, at: int) -> bool:
+        if not isinstance(self.message["tool_calls"][at].get("function"), dict):
+            return False
+        try:
+            return isinstance(read_json("".join(self.words.get(("tool_calls", at), ())), OWN), dict)
+        except JsonError:
+            return False
 
     def _add_detail(self, detail: dict[str, Any]) -> Iterator[Piece]:
         details = self.message["reasoning_details"] = self.message.get("reasoning_details") or []
         field = _DETAIL_TEXTS.get(str(detail.get("type")))
-        at = _same_detail(details, detail) if field else None
+        if field is None:
+            details.append(detail)
+            yield Piece(("reasoning_details", len(details) - 1), "whole", "")
+            return
+        at = _same_detail(details, detail)
         if at is None:
             at = len(details)
             details.append({})
-        known = details[at]
-        text = detail_text(detail)
-        details[at] = {
-            **known,
-            **{key: value for key, value in detail.items() if value is not None or key not in known},
-        }
-        if field and text:
-            details[at][field] = detail_text(known) + text
-        elif field and field in known:
-            details[at][field] = known[field]
-        if field and self.origin in (None, "reasoning_details"):
-            yield Piece(("reasoning_details", at), "thinking", text)
+        known, text, place = details[at], detail_text(detail), ("reasoning_details", at)
+        said = {field: known[field]} if field in known else {}
+        known.update({key: value for key, value in detail.items() if value is not None or key not in known})
+        if text:
+            self._grow(place, text)
+            known[field] = ""
         else:
-            yield Piece(("reasoning_details", at), "whole", "")
+            known.update(said)
+        yield Piece(place, "thinking" if self.origin in (None, "reasoning_details") else "grows", text)
+
+    def _add_audio(self, value: dict[str, Any]) -> None:
+        known = self.message["audio"] = self.message.get("audio") or {}
+        known.update(value)
+        for name in ("data", "transcript"):
+            if isinstance(value.get(name), str):
+                self._grow((f"audio.{name}", 0), value[name])
 
 
 def _objects(value: Any, where: str) -> list[dict[str, Any]]:
@@ -295,23 +383,20 @@ def _same_detail(details: list[dict[str, Any]], detail: dict[str, Any]) -> int |
     return next((at for at, is_same in enumerate(same, start) if is_same), None)
 
 
-def _add_part(parts: list[dict[str, Any]], part: dict[str, Any]) -> Piece:
-    last = parts[-1] if parts else {}
-    kind = part.get("type")
-    if kind == "text" and isinstance(part.get("text"), str):
-        if last.get("type") != "text" or not isinstance(last.get("text"), str):
-            parts.append({**part, "text": ""})
-        parts[-1] = {**parts[-1], **part, "text": parts[-1]["text"] + part["text"]}
-        return Piece(("content", len(parts) - 1), "text", part["text"])
-    texts = thinking_texts(part)
-    if kind == "thinking" and texts is not None:
-        if last.get("type") != "thinking" or thinking_texts(last) is None:
-            parts.append({**part, "thinking": [{"type": "text", "text": ""}]})
-        words = "".join(thinking_texts(parts[-1]) or ()) + "".join(texts)
-        parts[-1] = {**parts[-1], **part, "thinking": [{"type": "text", "text": words}]}
-        return Piece(("content", len(parts) - 1), "thinking", "".join(texts))
-    parts.append(part)
-    return Piece(("content", len(parts) - 1), "whole", "")
+def _words_of(part: dict[str, Any]) -> str | None:
+    """The words of a part that may grow, a text or Mistral's thinking; ``None`` if it is another."""
+    if part.get("type") == "text":
+        text = part.get("text")
+        return text if isinstance(text, str) else None
+    texts = thinking_texts(part) if part.get("type") == "thinking" else None
+    return None if texts is None else "".join(texts)
+
+
+def _put_words(part: dict[str, Any], text: str) -> None:
+    if part["type"] == "text":
+        part["text"] = text
+    else:
+        part["thinking"] = [{"type": "text", "text": text}]
 
 
 def thinking_texts(part: dict[str, Any]) -> list[str] | None:
@@ -323,110 +408,40 @@ def thinking_texts(part: dict[str, Any]) -> list[str] | None:
     return [item["text"] for item in items] if plain and all(isinstance(item["text"], str) for item in items) else None
 
 
-def _begins_another(call: dict[str, Any], delta: dict[str, Any]) -> bool:
-    function, known = delta.get("function"), call.get("function")
-    if not isinstance(function, dict) or not isinstance(known, dict):
-        return False
-    if not delta.get("id") or delta["id"] == call.get("id") or not function.get("name"):
-        return False
-    try:
-        return isinstance(read_json(known.get("arguments") or "", OWN), dict)
-    except JsonError:
-        return False
-
-
-def _merged_call(known: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:
-    """Arguments grow; an id or a name that is said again, or empty, changes nothing."""
-    made = dict(known)
+def _merge_call(known: dict[str, Any], delta: dict[str, Any]) -> None:
+    """An id or a name that is said again, or empty, changes nothing; the input of a custom tool grows."""
     for key, value in delta.items():
         if isinstance(value, dict):
-            inner = made.get(key)
-            made[key] = _merged_call(inner if isinstance(inner, dict) else {}, value)
-        elif key in ("arguments", "input") and isinstance(value, str):
-            made[key] = value if not isinstance(made.get(key), str) else made[key] + value
-        elif not made.get(key):
-            made[key] = value
-    return made
+            if not isinstance(known.get(key), dict):
+                known[key] = {}
+            _merge_call(known[key], value)
+        elif key == "input" and isinstance(value, str):
+            known[key] = value if not isinstance(known.get(key), str) else known[key] + value
+        elif not known.get(key):
+            known[key] = value
 
 
-def _merged_value(key: str, known: Any, value: Any) -> Any:
+def _merged_value(known: Any, value: Any) -> Any:
     """What nobody here understands: lists grow, the items of one index are the same item, and the last word counts."""
-    if isinstance(known, list) and isinstance(value, list):
-        made = list(known)
-        for item in value:
-            index = item.get("index") if isinstance(item, dict) else None
-            same = [at for at, old in enumerate(made) if index is not None and old.get("index") == index]
-            if same:
-                made[same[0]] = {**made[same[0]], **item}
-            else:
-                made.append(item)
-        return made
-    if key == "audio" and isinstance(known, dict) and isinstance(value, dict):
-        texts = {name: (known.get(name) or "") + (value.get(name) or "") for name in ("data", "transcript")}
-        return {**known, **value, **{name: text for name, text in texts.items() if name in known or name in value}}
-    return value
+    if not isinstance(known, list) or not isinstance(value, list):
+        return value
+    for item in value:
+        index = item.get("index") if isinstance(item, dict) else None
+        same = [] if index is None else [old for old in known if isinstance(old, dict) and old.get("index") == index]
+        if same:
+            same[0].update(item)
+        else:
+            known.append(item)
+    return known
 
 
 def _merged_logprobs(known: Any, value: Any) -> Any:
     if not isinstance(known, dict) or not isinstance(value, dict):
         return known if value is None else value
-    made = dict(known)
     for key, items in value.items():
-        if isinstance(items, list):
-            made[key] = [*(made.get(key) or ()), *items]
-        elif key not in made:
-            made[key] = items
-    return made
-
-
-# --- writing ---------------------------------------------------------------------------------------------------------
-
-
-def chunks_from(wire: dict[str, Any], *, finished: bool = True) -> Iterator[dict[str, Any]]:
-    """The chunks of a completion: the role first, then the text and the calls, the reason and last what it consumed."""
-    base: dict[str, Any] = {key: wire[key] for key in _REPEATED if key in wire}
-    base["object"] = "chat.completion.chunk"
-    once = {key: value for key, value in wire.items() if key not in (*_REPEATED, "object", "choices", "usage")}
-    for choice in wire["choices"]:
-        index = choice.get("index", 0)
-        for delta in _deltas(choice.get("message") or {}):
-            yield {**base, **once, "choices": [{"index": index, "delta": delta, "finish_reason": None}]}
-            once = {}
-        if finished:
-            rest = {key: value for key, value in choice.items() if key not in ("index", "message")}
-            rest["finish_reason"] = rest.get("finish_reason") or (None if index else "stop")  # without one it looks cut
-            yield {**base, "choices": [{"index": index, "delta": {}, **rest}]}
-    if wire.get("usage") is not None or once:
-        usage = {"usage": wire["usage"]} if wire.get("usage") is not None else {}
-        yield {**base, **once, "choices": [], **usage}
-
-
-def _deltas(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    grows = [key for key in (*_TEXT_FIELDS, "content", *_CALLS, "reasoning_details") if message.get(key)]
-    first = {key: value for key, value in message.items() if key not in grows}
-    if isinstance(message.get("content"), str):
-        first["content"] = ""
-    yield first
-    for detail in message["reasoning_details"] if "reasoning_details" in grows else ():
-        yield {"reasoning_details": [detail]}
-    for key in _TEXT_FIELDS:
-        if key in grows:
-            yield {key: message[key]}
-    if "content" in grows:
-        content = message["content"]
-        yield from ({"content": [part]} for part in content) if isinstance(content, list) else ({"content": content},)
-    if "function_call" in grows:
-        yield {"function_call": message["function_call"]}
-    for index, call in enumerate(message["tool_calls"] if "tool_calls" in grows else ()):
-        yield from _call_deltas(index, call)
-
-
-def _call_deltas(index: int, call: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    function = call.get("function")
-    arguments = function.get("arguments") if isinstance(function, dict) else None
-    if not isinstance(function, dict) or not isinstance(arguments, str):
-        yield {"tool_calls": [{**call, "index": index}]}
-        return
-    yield {"tool_calls": [{"index": index, **call, "function": {**function, "arguments": ""}}]}
-    if arguments:
-        yield {"tool_calls": [{"index": index, "function": {"arguments": arguments}}]}
+        if isinstance(items, list) and isinstance(known.get(key) or [], list):
+            known[key] = known.get(key) or []
+            known[key].extend(items)
+        elif key not in known:
+            known[key] = items
+    return known

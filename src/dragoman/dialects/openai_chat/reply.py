@@ -106,11 +106,11 @@ def write_reply(reply: Reply) -> Written:
     natural = natural_message(Role.ASSISTANT, _of_first(blocks, len(others)), message_notes, reply=True)
     message = restored(natural, message_notes.get("residue"))
     form = notes.get("form")
-    choice = restored(_natural_choice(reply), notes.get("choice"))
+    choice = restored(natural_choice(reply), notes.get("choice"))
     if form != "no message" or blocks:
         choice["message"] = message
     choices = [] if form == "no choice" and not blocks else [choice, *others]
-    wire = restored(_natural_reply(reply), notes.get("residue"))
+    wire = restored(natural_reply(reply), notes.get("residue"))
     return Written({**wire, "choices": choices}, tuple(losses))
 
 
@@ -144,10 +144,10 @@ def reply_from(
     beside = {key: value for key, value in choice.items() if key != "message" or form == "no message"}
     raw = noted(
         NAME,
-        _natural_reply(reply),
+        natural_reply(reply),
         rest,
         form=form,
-        choice=difference(_natural_choice(found), beside) if choices else None,
+        choice=difference(natural_choice(found), beside) if choices else None,
         message=notes_of_message(Role.ASSISTANT, first, message, reply=True) if form is None else None,
         others=others or None,
     )
@@ -216,7 +216,8 @@ def _failure(choice: dict[str, Any], body: dict[str, Any]) -> Fault:
     )
 
 
-def _natural_reply(reply: Reply) -> dict[str, Any]:
+def natural_reply(reply: Reply) -> dict[str, Any]:
+    """What we would write around the choices if nobody had noted anything."""
     wire: dict[str, Any] = {"id": "chatcmpl-dragoman", "object": "chat.completion", "created": 0}
     wire["model"] = reply.model or ""  # the wire demands one; not every provider says it
     if reply.usage is not None:
@@ -226,7 +227,8 @@ def _natural_reply(reply: Reply) -> dict[str, Any]:
     return wire
 
 
-def _natural_choice(reply: Reply) -> dict[str, Any]:
+def natural_choice(reply: Reply) -> dict[str, Any]:
+    """What we would write beside the message if nobody had noted anything."""
     code = reply.fault.code if reply.fault else ""
     word = UNUSABLE.get(code) or _STOP_WORDS.get(reply.stop_reason, "stop")
     if word == "tool_calls" and any(place_of(block) == "function_call" for block in reply.content):

@@ -1,0 +1,476 @@
+"""Streams of Chat Completions: bytes in, events out.
+
+The completion is put together as it stood on the wire, and read as a whole at its end. Most chunks repeat the one
+before them but for a few words: these are recognised by their types, and only the words are looked at. Every other
+chunk is looked at key by key.
+
+The one rule: what was cut, damaged or out of order never looks complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from dragoman.dialects.openai_chat.blocks import LEGACY_ID, NAME, notes_of_message, read_blocks
+from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Completion, Piece, Place, chunk_from
+from dragoman.dialects.openai_chat.error import read_error
+from dragoman.dialects.openai_chat.reply import natural_reply, read_usage, reply_from
+from dragoman.dialects.parts.conversation import Conversation
+from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, stream_error
+from dragoman.dialects.parts.framing import FramingError, splitter
+from dragoman.dialects.parts.late import Late
+from dragoman.dialects.parts.residue import noted
+from dragoman.dialects.parts.scalars import text_or_none
+from dragoman.errors import FormatError
+from dragoman.event import (
+    BlockComplete,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+)
+from dragoman.exchange import Reply, StopReason
+from dragoman.message import (
+    ContentBlock,
+    InvalidToolUseBlock,
+    ProviderRaw,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    TokenUsage,
+    ToolUseBlock,
+)
+
+# --- chunks that repeat the one before -------------------------------------------------------------------------------
+
+_Quiet = str | UnsetType | None
+
+
+class _Arguments(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    arguments: str
+
+
+class _Call(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    index: int
+    function: _Arguments
+
+
+class _Delta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    content: _Quiet = UNSET
+    role: _Quiet = UNSET
+    reasoning_content: _Quiet = UNSET
+    reasoning: _Quiet = UNSET
+    refusal: UnsetType | None = UNSET
+    tool_calls: tuple[_Call] | UnsetType | None = UNSET
+
+
+class _Choice(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    delta: _Delta
+    index: int = 0
+    finish_reason: UnsetType | None = UNSET
+    logprobs: UnsetType | None = UNSET
+    native_finish_reason: UnsetType | None = UNSET
+
+
+class _Chunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A chunk of one choice, which goes on and says nothing that is not known."""
+
+    choices: tuple[_Choice]
+    id: str | None = None
+    object: str | None = None
+    created: float | None = None
+    model: str | None = None
+    system_fingerprint: _Quiet = UNSET
+    service_tier: _Quiet = UNSET
+    provider: _Quiet = UNSET
+    usage: None = None
+    obfuscation: str = ""  # padding of OpenAI's
+    p: str = ""  # padding of Mistral's
+
+
+_typed_chunk: Final = msgspec.json.Decoder(_Chunk).decode
+_KINDS: Final[dict[str, Callable[[int, str], StreamEvent]]] = {
+    "content": TextDelta,
+    "reasoning_content": ThinkingDelta,
+    "reasoning": ThinkingDelta,
+    "tool_calls": ToolUseInputDelta,
+}
+_TRIES: Final = 16  # of chunks that have another shape, before none is looked at any more
+
+
+class _Pattern(msgspec.Struct):
+    """What the last chunk said beside its words, and what those became. A chunk that says the same adds words alone."""
+
+    key: str
+    beside: tuple[Any, ...]
+    index: int  # of the events
+    words: list[str]
+
+
+def _beside(chunk: _Chunk, key: str) -> tuple[Any, ...]:
+    """What a chunk says beside the words under one key. Saying it twice is saying it once."""
+    choice = chunk.choices[0]
+    delta = choice.delta
+    return (
+        chunk.system_fingerprint,
+        chunk.service_tier,
+        chunk.provider,
+        choice.index,
+        choice.logprobs,
+        choice.native_finish_reason,
+        delta.role,
+        delta.refusal,
+        None if key == "content" else delta.content,
+        None if key == "reasoning_content" else delta.reasoning_content,
+        None if key == "reasoning" else delta.reasoning,
+        delta.tool_calls[0].index if key == "tool_calls" and delta.tool_calls else delta.tool_calls,
+    )
+
+
+def _words_under(chunk: _Chunk, key: str) -> str | None:
+    delta = chunk.choices[0].delta
+    if key == "tool_calls":
+        return delta.tool_calls[0].function.arguments if delta.tool_calls else None
+    said = getattr(delta, key)
+    return said if isinstance(said, str) else None
+
+
+# --- the reader ------------------------------------------------------------------------------------------------------
+
+
+class StreamReader:
+    """Bytes in, events out.
+
+    The quirk ``terminal_reason_optional`` is for those who end complete answers without a reason (Ollama): then
+    ``[DONE]`` is the end. Everybody else's stream without a reason was cut.
+    """
+
+    def __init__(self, framing: str | None = None, quirks: Collection[str] = ()) -> None:
+        self._splitter = splitter(framing or "sse")
+        self._only = getattr(self._splitter, "only", _none)
+        self._head: bytes | None = b""  # the first bytes, as long as no event has come
+        self._reason_optional = "terminal_reason_optional" in quirks
+        self._completion = Completion()
+        self._conversation = Conversation()
+        self._indexes: dict[Place, int] = {}
+        self._opened: set[Place] = set()
+        self._whole: set[Place] = set()  # blocks that came at once and were told already
+        self._waiting: set[str] = set()  # keys with a block that is told at the end
+        self._signatures: dict[int, str] = {}  # of reasoning details, as they were told
+        self._halves: dict[Place, str] = {}  # half of a character, whose other half may follow
+        self._pending: dict[Place, str] = {}  # input of calls that have no name yet
+        self._pattern: _Pattern | None = None
+        self._tries = _TRIES
+        self._start: MessageStart | None = None
+        self._usage: TokenUsage | None = None
+        self._late = Late(NAME)
+        self._over = False
+
+    def feed(self, data: bytes) -> list[StreamEvent]:
+        """The events that these bytes complete."""
+        events: list[StreamEvent] = []
+        if self._pattern is not None:
+            only = self._only(data)
+            if only is not None and self._take_words(only, self._pattern, events):
+                return events
+        if self._head is not None:
+            self._head = (self._head + data)[:HEAD_BYTES]
+        try:
+            for frame in self._splitter.feed(data):
+                self._head = None
+                self._take(frame.data, events)
+        except FramingError as error:
+            self._fail("bad_event", str(error), events)
+        return events
+
+    def close(self) -> list[StreamEvent]:
+        """The events at the end of the stream; a fault, if it ended too early."""
+        events: list[StreamEvent] = []
+        for frame in self._splitter.close():
+            self._head = None
+            self._take(frame.data, events)
+        if not self._over:
+            if self._completion.first.finish_reason is not None:  # the reason came, [DONE] did not
+                self._complete(events)
+            else:
+                self._end(early_end(NAME, self._head, self._splitter.tail), events)
+        return events
+
+    def _take(self, data: bytes, events: list[StreamEvent]) -> None:
+        if self._over:
+            if b'"delta"' in data:
+                self._late.add("")
+        elif self._pattern is None or not self._take_words(data, self._pattern, events):
+            self._take_any(data, events)
+
+    def _take_words(self, data: bytes, pattern: _Pattern, events: list[StreamEvent]) -> bool:
+        """Take a chunk that repeats the one before but for a few words; whether it was that."""
+        try:
+            chunk = _typed_chunk(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False
+        key = pattern.key
+        words = _words_under(chunk, key)
+        if not words or _beside(chunk, key) != pattern.beside:
+            return False
+        pattern.words.append(words)
+        events.append(_KINDS[key](pattern.index, words))
+        return True
+
+    def _take_any(self, data: bytes, events: list[StreamEvent]) -> None:
+        self._pattern = None
+        if data.strip() == b"[DONE]":
+            self._done(events)
+            return
+        wire = chunk_from(data)
+        if wire is None:
+            self._fail("bad_event", "an event that is not a JSON object", events, data)
+        elif wire.get("error"):
+            self._completion.add({key: value for key, value in wire.items() if key != "choices"})
+            self._update_usage(events)
+            self._end(StreamError(read_error(None, {}, wire)), events)
+        else:
+            self._chunk(wire, events)
+            self._learn(data)
+
+    def _learn(self, data: bytes) -> None:
+        """Look whether the next chunk may repeat this one."""
+        first = self._completion.first
+        if self._tries <= 0 or self._over or first.finish_reason is not None or self._halves or self._pending:
+            return
+        self._tries -= 1
+        try:
+            chunk = _typed_chunk(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return
+        said = [key for key in _KINDS if _words_under(chunk, key)]
+        if len(said) != 1 or chunk.choices[0].index or not self._completion.is_settled:
+            return
+        (key,) = said
+        at = 0
+        if key == "tool_calls" and chunk.choices[0].delta.tool_calls:
+            at = first.position(chunk.choices[0].delta.tool_calls[0].index) or 0
+        words = first.words.get((key, at))
+        is_thinking = key in THINKING_FIELDS
+        if words is None or (key, at) not in self._opened or (is_thinking and key != first.origin):
+            return
+        self._tries = _TRIES
+        if not (key == "content" and first.part(0) is not None):
+            self._pattern = _Pattern(key, _beside(chunk, key), self._indexes[key, at], words)
+
+    def _chunk(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        try:
+            pieces = self._completion.add(wire)
+        except FormatError as error:
+            self._fail("protocol_violation", str(error), events)
+            return
+        if self._start is None and self._completion.choices:
+            self._start = MessageStart(text_or_none(self._completion.top.get("model")), self._start_notes())
+            events.append(self._start)
+        for piece in pieces:
+            self._piece(piece, events)
+        late = self._completion.first.late
+        if late:
+            self._late.add("".join(late))
+            late.clear()
+        self._update_usage(events)
+
+    def _start_notes(self) -> ProviderRaw | None:
+        """What the notes about the reply will be, as far as they are known."""
+        top, first = self._completion.top, self._completion.first
+        natural = natural_reply(Reply(stop_reason=StopReason.END_TURN, model=text_or_none(top.get("model"))))
+        rest = {key: value for key, value in top.items() if key != "usage"}
+        message = {key: value for key, value in first.message.items() if not value or key not in _HOLDS_BLOCKS}
+        message = {key: value for key, value in message.items() if key == "content" or (key, 0) not in first.words}
+        if ("content", 0) in first.words or isinstance(message.get("content"), list):
+            message["content"] = None
+        notes = notes_of_message(Role.ASSISTANT, [], message, reply=True)
+        return noted(NAME, natural, {**rest, "object": natural["object"]}, message=notes)
+
+    def _update_usage(self, events: list[StreamEvent]) -> None:
+        top = self._completion.top
+        usage = read_usage(top) if "usage" in top or "x_groq" in top else None
+        if usage is not None and usage != self._usage:
+            self._usage = usage
+            events.append(UsageUpdate(usage))
+
+    # --- pieces
+
+    def _piece(self, piece: Piece, events: list[StreamEvent]) -> None:
+        key, at = place = piece.place
+        index = self._indexes.setdefault(place, len(self._indexes))
+        match piece.kind:
+            case "call":
+                self._call(piece, index, events)
+            case "text" | "thinking":
+                self._words(piece, index, events)
+            case "whole" if key not in self._waiting:
+                self._whole.add(place)
+                first = self._completion.first
+                wire = first.part(at) if key == "content" else first.detail(at)
+                events.append(BlockComplete(index, _block_from(key, [wire])))
+            case _:  # told at the end, and so are those that stand behind it
+                self._waiting.add(key)
+
+    def _words(self, piece: Piece, index: int, events: list[StreamEvent]) -> None:
+        key, at = place = piece.place
+        text = self._whole_characters(place, piece.text)
+        signature = self._completion.first.detail(at).get("signature") if key == "reasoning_details" else None
+        signature = signature if isinstance(signature, str) and self._signatures.get(at) != signature else None
+        is_open = place in self._opened
+        if not text and (signature is None or not is_open):
+            if not is_open:
+                self._waiting.add(key)
+            return
+        raw = None if is_open else self._first_notes(place, piece.text)
+        self._opened.add(place)
+        if signature is not None:
+            self._signatures[at] = signature
+        if piece.kind == "text":
+            events.append(TextDelta(index, text, raw))
+        else:
+            events.append(ThinkingDelta(index, text, signature, raw))
+
+    def _whole_characters(self, place: Place, text: str) -> str:
+        """The text as far as its characters are whole. Half of one waits for its other half, which may follow."""
+        text = self._halves.pop(place, "") + text
+        if text.isascii():
+            return text
+        if "\ud800" <= text[-1] <= "\udbff":
+            self._halves[place] = text[-1]
+            text = text[:-1]
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+    def _first_notes(self, place: Place, text: str) -> ProviderRaw | None:
+        """What to know of a block that begins: where it stands, and the fields that repeat its words beside it."""
+        key, at = place
+        first = self._completion.first
+        raw: ProviderRaw = {"dialect": NAME, "at": key}
+        match key:
+            case "content":
+                part = first.part(at)
+                if part is None:
+                    return None
+                raw.update(_notes_about(_block_from(key, [part])))
+            case "reasoning_details":
+                raw.update(_notes_about(_block_from(key, [first.detail(at)])))
+        others = [other for other in THINKING_FIELDS if other != key and key in (*THINKING_FIELDS, "reasoning_details")]
+        beside = [other for other in others if first.words.get((other, 0), [""])[-1] == text]
+        return {**raw, "beside": beside} if beside else raw
+
+    def _call(self, piece: Piece, index: int, events: list[StreamEvent]) -> None:
+        """A call begins when its name is known; input that came earlier waits for it."""
+        place = piece.place
+        text = self._pending.pop(place, "") + self._whole_characters(place, piece.text)
+        call = self._completion.first.call(place)
+        name = call["function"].get("name")
+        if not isinstance(name, str) or not name:
+            self._pending.update({place: text} if text else {})
+            return
+        if place not in self._opened:
+            self._opened.add(place)
+            is_legacy = place[0] == "function_call"
+            provider_id = LEGACY_ID + name if is_legacy else text_or_none(call.get("id")) or ""
+            function = {**call["function"], "arguments": "{}"}
+            wire = function if is_legacy else [{**call, "function": function}]
+            raw = _notes_about(_block_from(place[0], wire)) or None
+            events.append(ToolUseStart(index, self._conversation.call_id(provider_id), name, raw))
+        if text:
+            events.append(ToolUseInputDelta(index, text))
+
+    # --- the end
+
+    def _done(self, events: list[StreamEvent]) -> None:
+        if not self._completion.choices:
+            self._fail("empty_response", "the stream ended and nothing was said", events)
+        elif self._completion.first.finish_reason is not None or self._reason_optional:
+            self._complete(events)
+        else:
+            self._fail("stream_incomplete", "the message ended without a reason", events)
+
+    def _complete(self, events: list[StreamEvent]) -> None:
+        if self._pending:
+            self._fail("protocol_violation", "a call that was never named", events)
+            return
+        for place, half in self._halves.items():
+            is_call = place[0] in ("tool_calls", "function_call")
+            kind = ToolUseInputDelta if is_call else ThinkingDelta if _is_thinking(place) else TextDelta
+            events.append(kind(self._indexes[place], half))
+        model = self._start.model if self._start else None
+        body, origin = self._completion.wire(), self._completion.first.origin
+        reply, placed = reply_from(body, Conversation(), origin, model=model, usage=self._usage)
+        for place, block in placed:
+            if place not in self._whole:
+                index = self._indexes.setdefault(place, len(self._indexes))
+                self._close_block(index, block, events, is_open=place in self._opened)
+        raw = self._late.noted(reply.provider_raw)
+        if reply.fault is not None:
+            self._end(StreamError(reply.fault, raw), events)
+        else:
+            self._end(MessageComplete(reply.stop_reason, reply.stop_sequence, raw), events)
+
+    def _close_block(self, index: int, block: ContentBlock, events: list[StreamEvent], *, is_open: bool) -> None:
+        raw: ProviderRaw | None = getattr(block, "provider_raw", None)
+        match block:
+            case ToolUseBlock() | InvalidToolUseBlock() if is_open:
+                events.append(ToolUseEnd(index, raw))
+            case TextBlock() if is_open:
+                if raw is not None:
+                    events.append(TextDelta(index, "", raw))
+            case ThinkingBlock() if is_open:
+                events.append(ThinkingDelta(index, "", block.signature, raw))
+            case _:
+                events.append(BlockComplete(index, block))
+
+    def _fail(self, code: str, message: str, events: list[StreamEvent], data: bytes = b"") -> None:
+        tail = data[:4096].decode("utf-8", "backslashreplace")
+        self._end(stream_error(NAME, code, message, tail=tail), events)
+
+    def _end(self, event: StreamEvent, events: list[StreamEvent]) -> None:
+        events.append(event)
+        self._over = True
+        self._pattern = None
+
+
+_HOLDS_BLOCKS: Final = (
+    *THINKING_FIELDS,
+    "refusal",
+    "reasoning_opaque",
+    "reasoning_details",
+    "tool_calls",
+    "function_call",
+)
+
+
+def _is_thinking(place: Place) -> bool:
+    return place[0] in (*THINKING_FIELDS, "reasoning_details")
+
+
+def _block_from(key: str, wire: Any) -> ContentBlock:
+    """The block that stands alone under a key of a message."""
+    origin = key if key in THINKING_FIELDS else "reasoning_details"
+    ((_, block),) = read_blocks({key: wire}, "$", Conversation(), is_answer=True, origin=origin)
+    return block
+
+
+def _notes_about(block: ContentBlock) -> ProviderRaw:
+    return getattr(block, "provider_raw", None) or {}
+
+
+def _none(_data: bytes) -> None:
+    """Nothing: a framing whose events are only seen one after the other."""
+
+
+def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:
+    """A reader of this dialect's streams, as one who has these quirks sends them."""
+    return StreamReader(framing, quirks)
