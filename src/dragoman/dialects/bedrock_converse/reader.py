@@ -22,6 +22,7 @@ from dragoman.dialects.bedrock_converse.words import NAME
 from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.dialects.parts.framing import Frame, FramingError, splitter
+from dragoman.dialects.parts.late import Late
 from dragoman.dialects.parts.residue import noted
 from dragoman.event import (
     BlockComplete,
@@ -41,7 +42,6 @@ from dragoman.message import ProviderRaw, TextBlock, ThinkingBlock, ToolUseBlock
 FRAMINGS: Final = ("aws-eventstream", "aws-eventstream-decoded")
 _PADDING: Final = "p"  # of random length, against those who count the bytes on the line
 _BEGUN: Final = ("toolUse", "toolResult", "image")  # blocks with a contentBlockStart; others begin with a delta
-_KEPT_CHARACTERS: Final = 4096
 _OWN: Final = {"dialect": NAME, "own": True}
 
 
@@ -114,7 +114,7 @@ class StreamReader:
         self._last = -1  # the block that began last
         self._stop: dict[str, Any] | None = None  # what messageStop said
         self._metadata: dict[str, Any] | None = None  # comes last
-        self._late = ""  # what came after messageStop and is not metadata
+        self._late = Late(NAME)  # what came after messageStop and is not metadata
         self._conversation = Conversation()
         self._is_complete = False
         self._is_over = False  # it has failed, or was closed: nothing more is read
@@ -167,7 +167,7 @@ class StreamReader:
     def _take(self, frame: Frame, events: list[StreamEvent]) -> None:
         handler = _HANDLERS.get(frame.event or "")
         if self._stop is not None and handler not in (None, StreamReader._take_metadata):
-            self._take_late(frame)
+            self._late.add(compact({frame.event: _object_in(frame)}) + "\n")
         elif frame.is_failure and not self._is_complete:
             self._fail(_told(frame), events)
         elif handler is not None and not self._is_complete:
@@ -177,15 +177,6 @@ class StreamReader:
                 self._fail(stream_error(NAME, "bad_event", f"a {frame.event} that is not a JSON object"), events)
             elif problem is not None:
                 self._fail(stream_error(NAME, "protocol_violation", problem), events)
-
-    def _take_late(self, frame: Frame) -> None:
-        if not self._late:
-            import logging  # noqa: PLC0415  a fifth of the time that importing this package takes
-
-            log = logging.getLogger("dragoman.stream")
-            log.warning("ignored what came after the end of a message, from %s on", frame.event)
-        if len(self._late) < _KEPT_CHARACTERS:
-            self._late += compact({frame.event: _object_in(frame)}) + "\n"
 
     def _fail(self, error: StreamError, events: list[StreamEvent]) -> None:
         if not self._is_complete:
@@ -328,9 +319,7 @@ class StreamReader:
     def _complete(self, events: list[StreamEvent]) -> None:
         """What a whole answer would have said beside its blocks."""
         end = read_end({**(self._stop or {}), **(self._metadata or {}), "output": {"message": self._message}})
-        raw = end.provider_raw
-        if self._late:
-            raw = {"dialect": NAME, **(raw or {}), "late": self._late[:_KEPT_CHARACTERS]}
+        raw = self._late.noted(end.provider_raw)
         if end.fault is not None:
             events.append(StreamError(end.fault, raw))
         else:

@@ -1,0 +1,352 @@
+"""What is Converse's alone, and how its streams are written."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from dragoman import dialects
+from dragoman.dialects import bedrock_converse as dialect
+from dragoman.dialects.parts.framing import splitter
+from dragoman.event import (
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    UsageUpdate,
+    fold,
+    unfold,
+)
+from dragoman.exchange import Fault, Options, Reasoning, Reply, StopReason
+from dragoman.message import (
+    InvalidToolUseBlock,
+    OpaqueBlock,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    TokenUsage,
+    ToolUseBlock,
+)
+from tests.dialects.test_grid import CALLS, REQUEST, message
+from tests.dialects.test_sdk import read_stream, records
+
+OWN = {"dialect": dialect.NAME, "own": True}
+CALL = {"toolUseId": "tooluse_1", "name": "delete", "input": {"target": "all"}}
+ANSWER: dict[str, Any] = {
+    "output": {"message": {"role": "assistant", "content": [{"text": "Hello."}]}},
+    "stopReason": "end_turn",
+    "usage": {"inputTokens": 8, "outputTokens": 3, "totalTokens": 11},
+    "metrics": {"latencyMs": 412},
+}
+
+
+def answer(*blocks: Any, **more: Any) -> dict[str, Any]:
+    return {**ANSWER, "output": {"message": {"role": "assistant", "content": list(blocks)}}, **more}
+
+
+def frames(data: bytes) -> list[tuple[str | None, Any]]:
+    return [(frame.event, json.loads(frame.data)) for frame in splitter("aws-eventstream").feed(data)]
+
+
+def written(*events: StreamEvent) -> bytes:
+    writer = dialect.stream_writer()
+    return b"".join([*map(writer.feed, events), writer.close()])
+
+
+def order(data: bytes) -> list[str]:
+    """Which block each frame is about."""
+    short = {"contentBlockStart": "start", "contentBlockDelta": "delta", "contentBlockStop": "stop"}
+    return [f"{short[name]} {wire['contentBlockIndex']}" if name in short else str(name) for name, wire in frames(data)]
+
+
+# --- streams, written ------------------------------------------------------------------------------------------------
+
+
+def said(reply: Reply) -> tuple[str, list[tuple[str, Any]]]:
+    """All words, and all calls."""
+    words = "".join(block.text for block in reply.content if isinstance(block, TextBlock))
+    return words, [(block.name, block.input) for block in reply.content if isinstance(block, ToolUseBlock)]
+
+
+NOTHING = ("", [])
+
+
+def is_written_at_once(event: StreamEvent, own_reasoning: set[int]) -> bool:
+    match event:
+        case TextDelta(_, text):
+            return bool(text)
+        case ThinkingDelta(index, text, _, raw):
+            if raw is not None and raw.get("dialect") == dialect.NAME:
+                own_reasoning.add(index)
+            return bool(text) and index in own_reasoning
+        case ToolUseStart() | ToolUseInputDelta() | MessageStart():
+            return True
+        case _:
+            return False
+
+
+@pytest.mark.slow
+def test_a_recorded_stream_of_any_dialect_is_written_event_by_event_and_says_the_same() -> None:
+    count: Counter[str] = Counter()
+    other = []
+    for source, record in records(*dialects.names()):
+        if not record.get("stream") or record["status"] not in (200, None):
+            continue
+        count[source] += 1
+        reader, writer = dialects.load(source).stream_reader(record["stream_format"]), dialect.stream_writer()
+        data = record["stream"].encode("utf-8", "surrogatepass")
+        events = [*reader.feed(data), *reader.close()]
+        own: set[int] = set()
+        pieces = []
+        for event in events:
+            pieces.append(writer.feed(event))
+            if is_written_at_once(event, own) and not pieces[-1]:
+                other.append((record["id"], event))
+        told, again = fold(events), read_stream(dialect, b"".join([*pieces, writer.close()]))
+        if said(again) != said(told) or (told.usage is not None and again.usage is None):
+            other.append((record["id"], told, again))
+        if said(told) == NOTHING and told.fault is None:  # but what only its own dialect understands
+            assert again.fault is None or again.fault.code == "empty_response"
+            count["nothing"] += 1
+        elif (again.fault is None) is not (told.fault is None):
+            other.append((record["id"], told.fault, again.fault))
+    assert other == []
+    assert count.pop("nothing", 0) < count.total() / 50
+    assert set(count) == set(dialects.names())
+    assert count.total() > 1_700
+
+
+def test_one_block_follows_the_other_also_where_calls_end_together() -> None:
+    first, second = (ToolUseStart(index, CALLS[index].id, "read_file") for index in (0, 1))
+    data = written(
+        first,
+        ToolUseInputDelta(0, '{"path":"a\\'),
+        ToolUseInputDelta(0, '"}"}'),
+        second,
+        ToolUseInputDelta(1, "{}"),
+        ToolUseEnd(0),
+        ToolUseEnd(1),
+        MessageComplete(StopReason.TOOL_USE),
+    )
+    assert order(data) == [
+        "messageStart",
+        *("start 0", "delta 0", "delta 0", "stop 0"),
+        *("start 1", "delta 1", "stop 1"),
+        "messageStop",
+        "metadata",
+    ]
+    assert said(read_stream(dialect, data))[1] == [("read_file", {"path": 'a"}'}), ("read_file", {})]
+
+
+def test_calls_that_really_mix_are_told_apart_by_their_numbers() -> None:
+    data = written(
+        ToolUseStart(0, CALLS[0].id, "read_file"),
+        ToolUseInputDelta(0, '{"path":'),
+        ToolUseStart(1, CALLS[1].id, "read_file"),
+        ToolUseInputDelta(1, '{"path":'),
+        ToolUseInputDelta(0, '"a"}'),
+        ToolUseInputDelta(1, '"b"}'),
+        ToolUseEnd(0),
+        ToolUseEnd(1),
+        MessageComplete(StopReason.TOOL_USE),
+    )
+    assert said(read_stream(dialect, data))[1] == [("read_file", {"path": "a"}), ("read_file", {"path": "b"})]
+
+
+def test_a_text_that_goes_on_after_a_call_is_a_further_block() -> None:
+    data = written(
+        TextDelta(0, "a"),
+        ToolUseStart(1, CALLS[0].id, "now"),
+        ToolUseInputDelta(1, "{}"),
+        TextDelta(0, "b"),
+        ToolUseEnd(1),
+        MessageComplete(StopReason.TOOL_USE),
+    )
+    content = read_stream(dialect, data).content
+    assert [block.type for block in content] == ["text", "tool_use", "text"]
+    assert said(read_stream(dialect, data))[0] == "ab"
+
+
+def test_a_call_that_goes_on_after_its_input_was_whole_has_failed() -> None:
+    data = written(
+        ToolUseStart(0, CALLS[0].id, "now"),
+        ToolUseInputDelta(0, "{}"),
+        TextDelta(1, "a"),
+        ToolUseInputDelta(0, "{}"),
+        ToolUseEnd(0),
+        MessageComplete(StopReason.TOOL_USE),
+    )
+    assert read_stream(dialect, data).fault is not None
+
+
+UNFINISHED: dict[str, tuple[StreamEvent, ...]] = {
+    "nothing": (),
+    "no end": (TextDelta(0, "a"),),
+    "an end that has failed": (TextDelta(0, "a"), MessageComplete(StopReason.ERROR)),
+    "a block is missing": (TextDelta(0, "a"), TextDelta(2, "b"), MessageComplete(StopReason.END_TURN)),
+    "half of a character": (TextDelta(0, "a\ud83d"), MessageComplete(StopReason.END_TURN)),
+    "a call without input or end": (ToolUseStart(0, CALLS[0].id, "now"), MessageComplete(StopReason.TOOL_USE)),
+    "a call without end": (
+        ToolUseStart(0, CALLS[0].id, "now"),
+        ToolUseInputDelta(0, "{}"),
+        MessageComplete(StopReason.MAX_TOKENS),
+    ),
+    "input without a call": (ToolUseInputDelta(0, "{}"), MessageComplete(StopReason.TOOL_USE)),
+    "two starts": (MessageStart(), MessageStart(), TextDelta(0, "a"), MessageComplete(StopReason.END_TURN)),
+    "a fault that does not show": (TextDelta(0, "a"), StreamError(Fault(code="tool_input_invalid", message="?"))),
+    "a fault that is not so": (TextDelta(0, "a"), StreamError(Fault(code="empty_response", message="?"))),
+    "a fault that cost something": (
+        TextDelta(0, "a"),
+        UsageUpdate(TokenUsage(input_tokens=1, output_tokens=1)),
+        StreamError(Fault(code="timeout", message="?")),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNFINISHED)
+def test_what_is_not_finished_is_not_written_as_if_it_were(name: str) -> None:
+    assert fold(UNFINISHED[name]).fault is not None
+    again = read_stream(dialect, written(*UNFINISHED[name]))
+    assert again.fault is not None
+    assert said(again)[1] == []
+    assert again.usage == fold(UNFINISHED[name]).usage  # it is charged all the same
+
+
+def test_a_character_that_comes_in_two_halves_is_written_as_one() -> None:
+    data = written(TextDelta(0, "a\ud83d"), TextDelta(0, "\ude00b"), MessageComplete(StopReason.END_TURN))
+    assert said(read_stream(dialect, data))[0] == "a😀b"
+
+
+def test_reasoning_is_said_only_if_it_came_from_here() -> None:
+    reply = Reply(content=(ThinkingBlock("secret", "c2ln"), TextBlock("Hello.")), stop_reason=StopReason.END_TURN)
+    assert b"secret" not in written(*unfold(reply))
+    own = reply.replace(content=(ThinkingBlock("mine", "c2ln", OWN), ThinkingBlock("", "c2ln", OWN), TextBlock("Hi.")))
+    assert read_stream(dialect, written(*unfold(own))).content == own.content
+
+
+def test_readers_tell_at_the_start_what_writers_need_then() -> None:
+    wire = answer({"text": "Hello."}, {"toolUse": CALL}, stopReason="tool_use")
+    wire["output"]["message"]["role"] = "someone"
+    data = written(*unfold(dialect.read_reply(wire)))
+    reader = dialect.stream_reader()
+    events = [*reader.feed(data), *reader.close()]
+    whole = fold(events)
+    start = next(event for event in events if isinstance(event, MessageStart))
+    call = next(event for event in events if isinstance(event, ToolUseStart))
+    assert (start.provider_raw or {})["residue"]["in"]["output"] == (whole.provider_raw or {})["residue"]["in"][
+        "output"
+    ]
+    assert call.provider_raw == {"dialect": dialect.NAME, "id": "tooluse_1"}
+    assert frames(data)[0] == ("messageStart", {"role": "someone"})
+    assert dialect.write_reply(whole).wire == {**wire, "metrics": {"latencyMs": 412}}
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"hologram": {"format": "holo", "source": {"bytes": "AAAA"}}},
+        {"hologram": ["a", "b"]},
+        {"toolResult": {"toolUseId": "tooluse_1", "type": "nova_grounding", "content": [{"text": "a"}]}},
+        {"toolUse": {**CALL, "type": "server_tool_use"}},
+        {"reasoningContent": {"redactedContent": "c2VjcmV0"}},
+        {"citationsContent": {"citations": [{"title": "A page"}]}},
+        {"citationsContent": {"content": [{"text": "So it is."}], "citations": [{"title": "A page"}, {"title": "B"}]}},
+        {"image": {"format": "png", "source": {"bytes": "AAAA"}}},
+    ],
+    ids=lambda block: json.dumps(block)[:50],
+)
+def test_a_block_of_any_kind_comes_back_from_a_stream(block: dict[str, Any]) -> None:
+    wire = answer({"text": "Look:"}, block)
+    again = read_stream(dialect, written(*unfold(dialect.read_reply(wire))))
+    assert dialect.write_reply(again).wire == wire
+
+
+# --- answers that cannot be used -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["{", "", '{"a":1}', ["a"], None, 7])
+def test_a_call_whose_input_is_no_object_cannot_be_used_and_comes_back_as_it_was(value: Any) -> None:
+    wire = answer({"toolUse": {**CALL, "input": value}}, stopReason="tool_use", x=1)
+    reply = dialect.read_reply(wire)
+    (block,) = reply.content
+    assert isinstance(block, InvalidToolUseBlock)
+    assert reply.fault is not None
+    assert reply.fault.code == "tool_input_invalid"
+    assert dialect.write_reply(reply).wire == wire
+    again = read_stream(dialect, written(*unfold(reply)))
+    assert again.fault is not None
+    assert again.fault.code == "tool_input_invalid"
+    history = REQUEST.replace(messages=(message(Role.ASSISTANT, block),))
+    (sent,) = dialect.write_request(history).wire["messages"][0]["content"]
+    assert isinstance(sent["toolUse"]["input"], dict)  # anything else would make the API refuse the whole request
+
+
+def test_a_call_at_the_limit_was_cut() -> None:
+    wire = answer({"toolUse": {**CALL, "input": "{"}}, stopReason="max_tokens")
+    reply = dialect.read_reply(wire)
+    assert reply.fault is not None
+    assert reply.fault.code == "tool_input_truncated"
+    assert dialect.write_reply(reply).wire == wire
+
+
+@pytest.mark.parametrize("reason", ["end_turn", "stop_sequence"])
+def test_an_answer_without_a_word_has_failed_and_comes_back_as_it_was(reason: str) -> None:
+    wire = answer(stopReason=reason, additionalModelResponseFields={"stop_sequence": "X"})
+    reply = dialect.read_reply(wire)
+    assert reply.fault is not None
+    assert reply.fault.code == "empty_response"
+    assert dialect.write_reply(reply).wire == wire
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+def test_a_system_prompt_among_the_messages_stays_there() -> None:
+    asked = {
+        "system": [{"text": "Be brief."}],
+        "messages": [
+            {"role": "user", "content": [{"text": "Hi."}]},
+            {"role": "system", "content": [{"text": "Be kind."}, {"toolAddition": {"tool": {"name": "now"}}}]},
+            {"role": "system", "content": [{"text": "Be quick."}]},
+            {"role": "user", "content": [{"text": "Well?"}]},
+        ],
+    }
+    request = dialect.read_request(asked)
+    assert [one.role for one in request.messages] == [Role.SYSTEM, Role.USER, Role.SYSTEM, Role.SYSTEM, Role.USER]
+    assert isinstance(request.messages[2].content[1], OpaqueBlock)
+    assert dialect.write_request(request).wire == asked
+
+
+def test_an_effort_that_is_the_same_word_for_every_model_is_read_and_stays_where_it_was() -> None:
+    asked = {"messages": [{"role": "user", "content": [{"text": "Hi."}]}], "outputConfig": {"effort": "high"}}
+    request = dialect.read_request(asked)
+    assert request.options.reasoning == Reasoning(effort="high")
+    assert dialect.write_request(request).wire == asked
+    assert dialect.write_request(request).losses == ()
+    less = request.replace(options=Options(reasoning=Reasoning(effort="low")))
+    assert dialect.write_request(less).wire["outputConfig"] == {"effort": "low"}
+
+
+@pytest.mark.parametrize(
+    ("options", "lost"),
+    [
+        (Options(temperature=1.4), "temperature"),
+        (Options(temperature=-1), "temperature"),
+        (Options(top_p=2), "top_p"),
+        (Options(max_output_tokens=0), "max_output_tokens"),
+    ],
+)
+def test_a_number_that_this_api_refuses_is_a_loss(options: Options, lost: str) -> None:
+    sent = dialect.write_request(REQUEST.replace(options=options))
+    assert "inferenceConfig" not in sent.wire
+    assert [loss.block_type for loss in sent.losses] == [lost]
+    asked = {"messages": [], "inferenceConfig": {"temperature": 1.4}}
+    assert dialect.write_request(dialect.read_request(asked)).wire == asked  # its own words are its own affair
