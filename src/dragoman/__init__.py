@@ -2,8 +2,10 @@
 
 Read ``dragoman.message`` first: it is what everything else is about. The names below are the ones most code needs; the
 rest is in the room that it belongs to (``dragoman.ids``, ``dragoman.toolschema``, ``dragoman.catalog``,
-``dragoman.pricing``, ``dragoman.errors``).
+``dragoman.pricing``, ``dragoman.store``, ``dragoman.errors``).
 """
+
+from typing import TYPE_CHECKING, Any
 
 from dragoman.codec import content_hash, decode, encode, message_hash
 from dragoman.errors import DragomanError
@@ -36,7 +38,20 @@ from dragoman.message import (
 )
 from dragoman.rules import check
 
+if TYPE_CHECKING:
+    from dragoman.store import open_store
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Whoever opens a store pays for asyncio and SQLite; whoever does not, does not."""
+    if name == "open_store":
+        from dragoman.store import open_store  # noqa: PLC0415
+
+        return open_store
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "AudioBlock",
@@ -73,6 +88,7 @@ __all__ = [
     "encode",
     "fold",
     "message_hash",
+    "open_store",
     "read_json",
     "repair",
     "unfold",

@@ -10,7 +10,14 @@
     │   └── CriticalLossError         a critical message would lose a part on the way to a provider
     ├── UnknownNameError              a name that no row of data answers to
     │   ├── UnknownModelError         no such model in the catalog
-    │   └── UnknownPriceError         no price for that model at that time
+    │   ├── UnknownPriceError         no price for that model at that time
+    │   ├── UnknownSessionError       no such session in the store
+    │   └── UnknownMessageError       no such message in that session
+    ├── StoreError                    the store cannot do what was asked
+    │   ├── ConflictError             somebody else was first, or the same thing was said differently before
+    │   ├── DamagedError              what is stored is not what was written
+    │   ├── StoreUnusableError        the store cannot be opened safely
+    │   └── StorageError              the disk or the database server failed or is full
     └── RemoteFaultError              the other side failed: a provider answered with a fault
 
 Every error has a stable ``code`` for programs, and ``where``, ``what`` and ``remedy`` for people; its text is made of
@@ -130,6 +137,43 @@ class UnknownModelError(UnknownNameError):
 
 class UnknownPriceError(UnknownNameError):
     code = "unknown_price"
+
+
+class UnknownSessionError(UnknownNameError):
+    code = "session_not_found"
+
+
+class UnknownMessageError(UnknownNameError):
+    code = "message_not_found"
+
+
+class StoreError(DragomanError):
+    code = "store_error"
+
+
+class ConflictError(StoreError):
+    """Codes: seq_conflict, id_conflict, idempotency_key_reused, turn_in_flight, session_exists, message_ended."""
+
+    code = "seq_conflict"
+
+
+class DamagedError(StoreError):
+    """It is never served as good: whoever asked for it gets this, and ``verify`` lists it."""
+
+    code = "damaged"
+
+
+class StoreUnusableError(StoreError):
+    """Codes: unsafe_store, newer_store, not_a_store."""
+
+    code = "unsafe_store"
+
+
+class StorageError(StoreError):
+    """Codes: disk_full, storage_failed. Whether a write happened is not known after ``storage_failed``: ask again with
+    the same idempotency key, or the same message ids."""
+
+    code = "storage_failed"
 
 
 class RemoteFaultError(DragomanError):

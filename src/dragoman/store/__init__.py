@@ -1,0 +1,64 @@
+"""What is kept: every conversation, durable and in order.
+
+    async with dragoman.open_store("sqlite:///chats.db") as store:
+        session = await store.create_session(title="First")
+        await store.append(session.id, messages)
+        rows = await store.read(session.id, after_seq=0, limit=50)
+
+``open_store`` takes a URL: ``sqlite:///path`` (three slashes and a relative path, or four and an absolute one),
+``postgresql://…``, or ``memory:``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote
+
+from dragoman.blobs import FolderBlobs, MemoryBlobs
+from dragoman.errors import StoreUnusableError
+from dragoman.store.store import Store
+from dragoman.store.values import (
+    Damage,
+    ErasureReceipt,
+    Hit,
+    Lease,
+    Row,
+    Session,
+    SizeReport,
+    ToolCall,
+    Totals,
+    Verification,
+)
+
+
+def open_store(url: str) -> Store:
+    """The store at that URL, to be used with ``async with``."""
+    from dragoman.store.sqlite import SqliteStore  # noqa: PLC0415  only who opens a store pays for SQLite
+
+    kind, _, rest = url.partition(":")
+    if url == "memory:":
+        return SqliteStore(None, MemoryBlobs())
+    if kind == "sqlite" and rest.startswith("///") and len(rest) > 3:
+        path = Path(unquote(rest[3:]))
+        return SqliteStore(path, FolderBlobs(path.with_name(f"{path.name}-blobs")))
+    raise StoreUnusableError(
+        f"no store can be opened at {url!r}",
+        remedy="Use sqlite:///path/to/file.db, postgresql://user@host/database, or memory:",
+        code="not_a_store",
+    )
+
+
+__all__ = [
+    "Damage",
+    "ErasureReceipt",
+    "Hit",
+    "Lease",
+    "Row",
+    "Session",
+    "SizeReport",
+    "Store",
+    "ToolCall",
+    "Totals",
+    "Verification",
+    "open_store",
+]

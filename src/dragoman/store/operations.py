@@ -1,0 +1,664 @@
+"""What a store does, written once for every engine.
+
+An operation is a generator. It yields statements, ``(sql, arguments)``, is sent the rows that each one gives, and
+returns its result. An engine runs it: in a thread for SQLite, with ``await`` for PostgreSQL, in both cases inside one
+transaction. So there is one logic, and no second copy of it for another way of waiting.
+
+The SQL is what both engines understand; ``?`` marks an argument. The one rule: no text of a caller ever becomes part of
+a statement.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.errors import ConflictError, UnknownMessageError, UnknownSessionError
+from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, Role, ToolResultBlock, ToolUseBlock
+from dragoman.store.rows import Columns, columns_from, hash_of, micros, time_from
+from dragoman.store.values import Lease, Session, ToolCall, Totals
+
+Statement = tuple[str, Sequence[Any]]
+Rows = list[tuple[Any, ...]]
+
+# --- sessions --------------------------------------------------------------------------------------------------------
+
+_SESSION: Final = (
+    "id, title, workspace_path, active_model, routing_policy_json, user_id, team_id, metadata_json,"
+    " parent_session_id, parent_seq, last_seq, created_at, updated_at, schema_version"
+)
+
+
+def _session_from(row: tuple[Any, ...]) -> Session:
+    policy, metadata = row[4], row[7]
+    return Session(
+        id=row[0],
+        title=row[1],
+        workspace_path=row[2],
+        active_model=row[3],
+        routing_policy=msgspec.json.decode(policy) if policy is not None else None,
+        user_id=row[5],
+        team_id=row[6],
+        metadata=msgspec.json.decode(metadata) if metadata is not None else {},
+        parent_session_id=row[8],
+        parent_seq=row[9],
+        last_seq=row[10],
+        created_at=time_from(row[11]),
+        updated_at=time_from(row[12]),
+        schema_version=row[13],
+    )
+
+
+def create_session(session: Session) -> Generator[Statement, Rows, Session]:
+    """Add a session; ``ConflictError`` if there is one of that id."""
+    taken = yield "SELECT 1 FROM sessions WHERE id = ?", (session.id,)
+    if taken:
+        raise ConflictError("there is one already", where=f"session {session.id}", code="session_exists")
+    yield (
+        f"INSERT INTO sessions ({_SESSION}, last_message_id, indexed_seq)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', ?)",
+        (
+            session.id,
+            session.title,
+            session.workspace_path,
+            session.active_model,
+            _json(session.routing_policy),
+            session.user_id,
+            session.team_id,
+            _json(session.metadata or None),
+            session.parent_session_id,
+            session.parent_seq,
+            session.last_seq,
+            micros(session.created_at),
+            micros(session.updated_at),
+            session.schema_version,
+            session.last_seq,
+        ),
+    )
+    return session
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()
+
+
+def get_session(session_id: str) -> Generator[Statement, Rows, Session]:
+    """A session, or ``UnknownSessionError``."""
+    rows = yield f"SELECT {_SESSION} FROM sessions WHERE id = ?", (session_id,)
+    if not rows:
+        raise unknown_session(session_id)
+    return _session_from(rows[0])
+
+
+def unknown_session(session_id: str) -> UnknownSessionError:
+    return UnknownSessionError(f"no session {session_id!r}", remedy="List the sessions to see which there are")
+
+
+def list_sessions(
+    user_id: str | None, team_id: str | None, before: tuple[datetime, str] | None, limit: int
+) -> Generator[Statement, Rows, list[Session]]:
+    """Sessions, the one that changed last first; ``before``: time and id of the last one of the page before."""
+    conditions, arguments = ["1 = 1"], list[Any]()
+    for column, wanted in (("user_id", user_id), ("team_id", team_id)):
+        if wanted is not None:
+            conditions.append(f"{column} = ?")
+            arguments.append(wanted)
+    if before is not None:
+        conditions.append("(updated_at, id) < (?, ?)")
+        arguments.extend((micros(before[0]), before[1]))
+    rows = yield (
+        f"SELECT {_SESSION} FROM sessions WHERE {' AND '.join(conditions)} ORDER BY updated_at DESC, id DESC LIMIT ?",
+        (*arguments, limit),
+    )
+    return [_session_from(row) for row in rows]
+
+
+_CHANGEABLE: Final = {
+    "title": "title",
+    "workspace_path": "workspace_path",
+    "active_model": "active_model",
+    "routing_policy": "routing_policy_json",
+    "metadata": "metadata_json",
+    "user_id": "user_id",
+    "team_id": "team_id",
+}
+
+
+def change_session(session_id: str, changes: dict[str, Any], now: datetime) -> Generator[Statement, Rows, Session]:
+    """Give some fields of a session new values."""
+    columns = [f"{_CHANGEABLE[name]} = ?" for name in changes]
+    values = [_json(given) if _CHANGEABLE[name].endswith("_json") else given for name, given in changes.items()]
+    rows = yield (
+        f"UPDATE sessions SET {', '.join((*columns, 'updated_at = ?'))} WHERE id = ? RETURNING {_SESSION}",
+        (*values, micros(now), session_id),
+    )
+    if not rows:
+        raise unknown_session(session_id)
+    return _session_from(rows[0])
+
+
+def fork_session(session_id: str, at_seq: int, made: Session) -> Generator[Statement, Rows, Session]:
+    """A session that shares the history of another one up to a message. Nothing is copied."""
+    origin = yield from get_session(session_id)
+    if not 0 <= at_seq <= origin.last_seq:
+        raise UnknownMessageError(f"no message {at_seq} in session {session_id!r}; it has {origin.last_seq}")
+    while at_seq <= origin.parent_seq and origin.parent_session_id is not None:  # it lies in what that one shares
+        origin = yield from get_session(origin.parent_session_id)
+    forked = msgspec.structs.replace(made, parent_session_id=origin.id, parent_seq=at_seq, last_seq=at_seq)
+    return (yield from create_session(forked))
+
+
+# --- lineage ---------------------------------------------------------------------------------------------------------
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """A part of a history: the messages of one session from ``first`` to ``last``."""
+
+    session_id: str
+    first: int
+    last: int
+
+
+def lineage(session_id: str) -> Generator[Statement, Rows, list[Stretch]]:
+    """The stretches that make up a history, oldest first. Most often it is one."""
+    rows = yield "SELECT parent_session_id, parent_seq, last_seq FROM sessions WHERE id = ?", (session_id,)
+    if not rows:
+        raise unknown_session(session_id)
+    parent, parent_seq, last = rows[0]
+    stretches = [Stretch(session_id, parent_seq + 1, last)]
+    while parent is not None and parent_seq > 0:
+        owner, last = parent, parent_seq
+        rows = yield "SELECT parent_session_id, parent_seq FROM sessions WHERE id = ?", (owner,)
+        parent, parent_seq = rows[0] if rows else (None, 0)
+        stretches.append(Stretch(owner, parent_seq + 1, last))
+    return [stretch for stretch in reversed(stretches) if stretch.first <= stretch.last]
+
+
+# --- messages: writing -----------------------------------------------------------------------------------------------
+
+_INSERT: Final = (
+    "INSERT INTO messages (session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status,"
+    " unknown_json, blobs_json, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """A message that is about to be stored, with its columns."""
+
+    message: Message
+    columns: Columns
+
+
+def drafts_from(messages: Sequence[Message]) -> list[Draft]:
+    """The messages with their columns."""
+    return [Draft(message, columns_from(message)) for message in messages]
+
+
+def append(
+    session_id: str,
+    drafts: Sequence[Draft],
+    *,
+    now: datetime,
+    expected_seq: int | None = None,
+    idempotency_key: str | None = None,
+) -> Generator[Statement, Rows, list[int]]:
+    """Add messages at the end of a session, and say which places they have.
+
+    With a key, or with the id of a message that is there already: the same again changes nothing and gives the same
+    places; something else under that name is a ``ConflictError``.
+    """
+    fingerprint = b""
+    if idempotency_key is not None:
+        fingerprint = _fingerprint(drafts)
+        known = yield from _known_by_key(session_id, idempotency_key, fingerprint)
+        if known is not None:
+            return known
+    rows = yield (  # which also keeps everybody else out of the session until we are done
+        "UPDATE sessions SET updated_at = ? WHERE id = ? RETURNING last_seq, last_message_id",
+        (micros(now), session_id),
+    )
+    if not rows:
+        raise unknown_session(session_id)
+    last_seq, newest = rows[0]
+    known = yield from _known_by_id(session_id, drafts, newest)
+    if known is not None:
+        return known
+    if expected_seq is not None and last_seq != expected_seq:
+        what = f"it has {last_seq} messages, not {expected_seq}"
+        raise ConflictError(what, where=f"session {session_id}", remedy="Read what is new, and try again")
+    first = last_seq + 1
+    for seq, draft in enumerate(drafts, first):
+        yield _INSERT, _inserted(session_id, seq, draft.columns)
+        yield from _beside(session_id, seq, draft)
+    yield (
+        "UPDATE sessions SET last_seq = ?, last_message_id = ? WHERE id = ?",
+        (last_seq + len(drafts), max(newest, *(draft.columns.id for draft in drafts)), session_id),
+    )
+    if idempotency_key is not None:
+        yield (
+            "INSERT INTO idempotency (session_id, key, fingerprint, first_seq, last_seq, created_at)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (session_id, idempotency_key, fingerprint, first, first + len(drafts) - 1, micros(now)),
+        )
+    return list(range(first, first + len(drafts)))
+
+
+def _inserted(session_id: str, seq: int, columns: Columns) -> tuple[Any, ...]:
+    return (
+        session_id,
+        seq,
+        columns.id,
+        columns.role,
+        columns.content_json,
+        columns.metadata_json,
+        columns.created_at,
+        columns.schema_version,
+        columns.status,
+        columns.unknown_json,
+        columns.blobs_json,
+        hash_of(session_id, seq, columns),
+    )
+
+
+def _fingerprint(drafts: Sequence[Draft]) -> bytes:
+    """What was asked for, without ids and times, which a caller makes up anew when it asks again."""
+    said = hashlib.sha256()
+    for draft in drafts:
+        said.update(f"{draft.columns.role}\n{draft.columns.content_json}\n{draft.columns.metadata_json}\n".encode())
+    return said.digest()
+
+
+def _known_by_key(session_id: str, key: str, fingerprint: bytes) -> Generator[Statement, Rows, list[int] | None]:
+    rows = yield (
+        "SELECT fingerprint, first_seq, last_seq FROM idempotency WHERE session_id = ? AND key = ?",
+        (session_id, key),
+    )
+    if not rows:
+        return None
+    known, first, last = rows[0]
+    if bytes(known) != fingerprint:
+        raise ConflictError(
+            "another append had this idempotency key",
+            where=f"session {session_id}",
+            remedy="Use a new key for something new",
+            code="idempotency_key_reused",
+        )
+    return list(range(first, last + 1))
+
+
+def _known_by_id(session_id: str, drafts: Sequence[Draft], newest: str) -> Generator[Statement, Rows, list[int] | None]:
+    """The places of messages that are stored already, if it is all of them, and they say the same.
+
+    Ids grow within a session, most often: one that is greater than every other is new.
+    """
+    found: list[int] = []
+    for draft in drafts:
+        columns = draft.columns
+        if columns.id > newest:
+            newest = columns.id
+            continue
+        rows = yield (
+            "SELECT seq, content_json, role FROM messages WHERE session_id = ? AND id = ?",
+            (session_id, columns.id),
+        )
+        if not rows:
+            continue
+        seq, content_json, role = rows[0]
+        if (content_json, role) != (columns.content_json, columns.role):
+            what = "another message has this id"
+            raise ConflictError(what, where=f"session {session_id}, message {columns.id}", code="id_conflict")
+        found.append(seq)
+    if found and len(found) < len(drafts):
+        what = "some of these messages are stored already, and some are not"
+        raise ConflictError(what, where=f"session {session_id}", remedy="Append the new ones", code="id_conflict")
+    return found or None
+
+
+def end_message(session_id: str, draft: Draft, now: datetime) -> Generator[Statement, Rows, int]:
+    """Give a message that is still arriving its new content; once it has ended, it stays as it is."""
+    rows = yield (
+        "SELECT seq, status FROM messages WHERE session_id = ? AND id = ?",
+        (session_id, draft.columns.id),
+    )
+    if not rows:
+        raise unknown_message(session_id, draft.columns.id)
+    seq, status = rows[0]
+    if status != MessageStatus.PARTIAL.value:
+        what = f"it has ended as {status}"
+        raise ConflictError(what, where=f"message {draft.columns.id}", code="message_ended")
+    columns = draft.columns
+    yield (
+        "UPDATE messages SET role = ?, content_json = ?, metadata_json = ?, created_at = ?, schema_version = ?,"
+        " status = ?, unknown_json = ?, blobs_json = ?, hash = ? WHERE session_id = ? AND seq = ?",
+        (*_inserted(session_id, seq, columns)[3:], session_id, seq),
+    )
+    for table in ("tool_calls", "usage", "blob_refs"):
+        yield f"DELETE FROM {table} WHERE session_id = ? AND seq = ?", (session_id, seq)
+    yield (
+        "UPDATE sessions SET updated_at = ?, indexed_seq = CASE WHEN indexed_seq >= ? THEN ? ELSE indexed_seq END"
+        " WHERE id = ?",
+        (micros(now), seq, seq - 1, session_id),
+    )
+    yield from _beside(session_id, seq, draft)
+    return int(seq)
+
+
+def unknown_message(session_id: str, message_id: str) -> UnknownMessageError:
+    return UnknownMessageError(f"no message {message_id!r} in session {session_id!r}")
+
+
+def _beside(session_id: str, seq: int, draft: Draft) -> Generator[Statement, Rows, None]:
+    """What stands in other tables about a message: its calls, its result, what it consumed, what it keeps outside."""
+    message = draft.message
+    if message.role is Role.ASSISTANT:
+        for block in message.content:
+            if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
+                yield from _called(session_id, seq, message, block)
+        if message.metadata.usage is not None:
+            yield _used(session_id, seq, message)
+    elif message.role is Role.TOOL:
+        for block in message.content:
+            if isinstance(block, ToolResultBlock):
+                yield from _answered(session_id, seq, message, block)
+    for sha256 in draft.columns.blobs:
+        yield "INSERT INTO blob_refs (session_id, seq, sha256) VALUES (?, ?, ?)", (session_id, seq, sha256)
+
+
+def _called(
+    session_id: str, seq: int, message: Message, block: ToolUseBlock | InvalidToolUseBlock
+) -> Generator[Statement, Rows, None]:
+    raw = block.provider_raw or {}
+    status = "pending" if isinstance(block, ToolUseBlock) else "failed"  # what cannot be used is never made
+    yield (
+        "INSERT INTO tool_calls (id, session_id, message_id, name, status, provider_id, provider, created_at, seq)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, id) DO NOTHING",
+        (
+            block.id,
+            session_id,
+            message.id,
+            block.name,
+            status,
+            raw.get("id"),
+            message.metadata.provider,
+            micros(message.created_at),
+            seq,
+        ),
+    )
+
+
+def _answered(session_id: str, seq: int, message: Message, result: ToolResultBlock) -> Generator[Statement, Rows, None]:
+    status = "failed" if result.is_error else "succeeded"
+    answer = (message.id, status, micros(message.created_at), seq)
+    changed = yield (
+        "UPDATE tool_calls SET result_message_id = ?, status = ?, completed_at = ?, result_seq = ?"
+        " WHERE session_id = ? AND id = ? AND result_seq IS NULL RETURNING id",
+        (*answer, session_id, result.tool_use_id),
+    )
+    if changed:
+        return
+    for stretch in (yield from lineage(session_id)):  # a fork answers a call that it shares: the answer is its own
+        if stretch.session_id != session_id:
+            yield (
+                "INSERT INTO tool_calls (id, session_id, message_id, name, status, provider_id, provider, created_at,"
+                " seq, result_message_id, completed_at, result_seq)"
+                " SELECT id, ?, message_id, name, ?, provider_id, provider, created_at, seq, ?, ?, ? FROM tool_calls"
+                " WHERE session_id = ? AND id = ? AND seq BETWEEN ? AND ? ON CONFLICT (session_id, id) DO NOTHING",
+                (
+                    session_id,
+                    status,
+                    message.id,
+                    micros(message.created_at),
+                    seq,
+                    stretch.session_id,
+                    result.tool_use_id,
+                    stretch.first,
+                    stretch.last,
+                ),
+            )
+
+
+def _used(session_id: str, seq: int, message: Message) -> Statement:
+    metadata, usage = message.metadata, message.metadata.usage
+    assert usage is not None
+    return (
+        "INSERT INTO usage (session_id, seq, day, model, provider, user_id, team_id, input_tokens, output_tokens,"
+        " cached_input_tokens, cache_creation_input_tokens, reasoning_tokens, cost_usd)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            session_id,
+            seq,
+            message.created_at.date().isoformat(),
+            metadata.model,
+            metadata.provider,
+            metadata.user_id,
+            metadata.team_id,
+            usage.input_tokens,
+            usage.output_tokens,
+            usage.cached_input_tokens,
+            usage.cache_creation_input_tokens,
+            usage.reasoning_tokens,
+            str(usage.cost_usd),
+        ),
+    )
+
+
+# --- messages: reading -----------------------------------------------------------------------------------------------
+
+_COLUMNS: Final = (
+    "session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status, unknown_json,"
+    " blobs_json, hash"
+)
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A row as it was read, not yet a message."""
+
+    session_id: str
+    seq: int
+    columns: Columns
+    hash: bytes
+
+
+def _found(row: tuple[Any, ...]) -> Found:
+    columns = Columns(
+        id=row[2],
+        role=row[3],
+        content_json=row[4],
+        metadata_json=row[5],
+        created_at=row[6],
+        schema_version=row[7],
+        status=row[8],
+        unknown_json=row[9],
+        blobs_json=row[10],
+    )
+    return Found(row[0], row[1], columns, bytes(row[11]))
+
+
+def read(session_id: str, after_seq: int, limit: int) -> Generator[Statement, Rows, list[Found]]:
+    """The messages behind a place, in order."""
+    found: list[Found] = []
+    for stretch in (yield from lineage(session_id)):
+        if stretch.last > after_seq and len(found) < limit:
+            rows = yield (
+                f"SELECT {_COLUMNS} FROM messages WHERE session_id = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
+                (stretch.session_id, max(after_seq, stretch.first - 1), stretch.last, limit - len(found)),
+            )
+            found.extend(map(_found, rows))
+    return found
+
+
+def read_back(session_id: str, before_seq: int | None, limit: int) -> Generator[Statement, Rows, list[Found]]:
+    """The messages before a place, or the newest ones, in order."""
+    found: list[Found] = []
+    for stretch in reversed((yield from lineage(session_id))):
+        last = stretch.last if before_seq is None else min(stretch.last, before_seq - 1)
+        if last >= stretch.first and len(found) < limit:
+            rows = yield (
+                f"SELECT {_COLUMNS} FROM messages WHERE session_id = ? AND seq >= ? AND seq <= ?"
+                " ORDER BY seq DESC LIMIT ?",
+                (stretch.session_id, stretch.first, last, limit - len(found)),
+            )
+            found.extend(map(_found, rows))
+    return found[::-1]
+
+
+def get_message(session_id: str, message_id: str) -> Generator[Statement, Rows, Found]:
+    """The message of that id, or ``UnknownMessageError``."""
+    for stretch in reversed((yield from lineage(session_id))):
+        rows = yield (
+            f"SELECT {_COLUMNS} FROM messages WHERE session_id = ? AND id = ? AND seq <= ?",
+            (stretch.session_id, message_id, stretch.last),
+        )
+        if rows:
+            return _found(rows[0])
+    raise unknown_message(session_id, message_id)
+
+
+def tool_calls(session_id: str, status: str | None) -> Generator[Statement, Rows, list[ToolCall]]:
+    """The calls of a history in their order, as they stand in it."""
+    calls: dict[str, ToolCall] = {}
+    for stretch in (yield from lineage(session_id)):
+        rows = yield (
+            "SELECT id, session_id, message_id, seq, result_message_id, result_seq, name, status, provider,"
+            " provider_id, created_at, completed_at FROM tool_calls WHERE session_id = ? AND seq <= ? ORDER BY seq, id",
+            (stretch.session_id, stretch.last),
+        )
+        for row in rows:
+            call = _call_from(row)
+            if call.result_seq is not None and call.result_seq > stretch.last:  # answered behind the fork
+                pending: Any = {"result_message_id": None, "result_seq": None, "completed_at": None}
+                call = msgspec.structs.replace(call, status="pending", **pending)
+            calls[call.id] = call
+    return [call for call in calls.values() if status in (None, call.status)]
+
+
+def _call_from(row: tuple[Any, ...]) -> ToolCall:
+    return ToolCall(
+        id=row[0],
+        session_id=row[1],
+        message_id=row[2],
+        seq=row[3],
+        result_message_id=row[4],
+        result_seq=row[5],
+        name=row[6],
+        status=row[7],
+        provider=row[8],
+        provider_id=row[9],
+        created_at=time_from(row[10]),
+        completed_at=time_from(row[11]) if row[11] is not None else None,
+    )
+
+
+def cancel_tool_call(session_id: str, call_id: str, now: datetime) -> Generator[Statement, Rows, bool]:
+    """Mark a call as given up, if nobody has answered it."""
+    rows = yield (
+        "UPDATE tool_calls SET status = 'cancelled', completed_at = ? WHERE session_id = ? AND id = ?"
+        " AND status = 'pending' RETURNING id",
+        (micros(now), session_id, call_id),
+    )
+    return bool(rows)
+
+
+# --- tool ids --------------------------------------------------------------------------------------------------------
+
+
+def tool_ids(session_id: str) -> Generator[Statement, Rows, list[tuple[str, str, str]]]:
+    """What each provider calls the calls of a session, in the order in which it was learned."""
+    learned: list[tuple[str, str, str]] = []
+    for stretch in (yield from lineage(session_id)):
+        rows = yield (
+            "SELECT provider, tool_id, provider_id FROM tool_ids WHERE session_id = ? ORDER BY number",
+            (stretch.session_id,),
+        )
+        learned.extend((provider, tool_id, provider_id) for provider, tool_id, provider_id in rows)
+    return learned
+
+
+def learn_tool_ids(session_id: str, entries: Sequence[tuple[str, str, str]]) -> Generator[Statement, Rows, None]:
+    """Remember what providers call the calls of a session."""
+    rows = yield "SELECT coalesce(max(number), 0) FROM tool_ids WHERE session_id = ?", (session_id,)
+    for number, entry in enumerate(entries, rows[0][0] + 1):
+        yield (
+            "INSERT INTO tool_ids (session_id, number, provider, tool_id, provider_id) VALUES (?, ?, ?, ?, ?)",
+            (session_id, number, *entry),
+        )
+
+
+# --- leases ----------------------------------------------------------------------------------------------------------
+
+
+def take_lease(session_id: str, owner: str, now: datetime, until: datetime) -> Generator[Statement, Rows, Lease]:
+    """The right to run a turn, if nobody else has it; taking it again prolongs it."""
+    rows = yield (
+        "INSERT INTO leases (session_id, owner, expires_at) SELECT id, ?, ? FROM sessions WHERE id = ?"
+        " ON CONFLICT (session_id) DO UPDATE SET owner = excluded.owner, expires_at = excluded.expires_at"
+        " WHERE leases.owner = excluded.owner OR leases.expires_at <= ? RETURNING owner",
+        (owner, micros(until), session_id, micros(now)),
+    )
+    if rows:
+        return Lease(session_id=session_id, owner=owner, expires_at=until)
+    held = yield "SELECT expires_at FROM leases WHERE session_id = ?", (session_id,)
+    if not held:
+        raise unknown_session(session_id)
+    raise ConflictError(
+        f"a turn is running, until {time_from(held[0][0]).isoformat()} at the latest",
+        where=f"session {session_id}",
+        remedy="Wait for it, or cancel it",
+        code="turn_in_flight",
+    )
+
+
+def release_lease(session_id: str, owner: str) -> Generator[Statement, Rows, None]:
+    """Give the right back."""
+    yield "DELETE FROM leases WHERE session_id = ? AND owner = ?", (session_id, owner)
+
+
+# --- totals ----------------------------------------------------------------------------------------------------------
+
+_GROUPS: Final = {
+    "session": "session_id",
+    "user": "user_id",
+    "team": "team_id",
+    "model": "model",
+    "provider": "provider",
+    "day": "day",
+}
+
+
+def totals(
+    by: str, wanted: dict[str, str], since: str | None, until: str | None
+) -> Generator[Statement, Rows, list[Totals]]:
+    """What was consumed and what it cost, by group; days are in UTC, and ``until`` is the first day not counted."""
+    group = _GROUPS[by]
+    conditions, arguments = ["1 = 1"], list[Any]()
+    for name, value in wanted.items():
+        conditions.append(f"{_GROUPS[name]} = ?")
+        arguments.append(value)
+    for sign, day in ((">=", since), ("<", until)):
+        if day is not None:
+            conditions.append(f"day {sign} ?")
+            arguments.append(day)
+    rows = yield (
+        f"SELECT {group}, count(*), sum(input_tokens), sum(output_tokens), sum(cached_input_tokens),"
+        " sum(cache_creation_input_tokens), sum(reasoning_tokens), decimal_sum(cost_usd) FROM usage"
+        f" WHERE {' AND '.join(conditions)} GROUP BY {group} ORDER BY {group}",
+        arguments,
+    )
+    return [
+        Totals(
+            group=row[0],
+            messages=row[1],
+            input_tokens=int(row[2]),
+            output_tokens=int(row[3]),
+            cached_input_tokens=int(row[4]),
+            cache_creation_input_tokens=int(row[5]),
+            reasoning_tokens=int(row[6]),
+            cost_usd=Decimal(str(row[7])),
+        )
+        for row in rows
+    ]

@@ -1,0 +1,218 @@
+"""A message as columns of a row, and back.
+
+    columns_from(message) -> Columns          its canonical JSON, cut where the table is cut, without its large texts
+    message_from(session_id, seq, columns, …) the message; DamagedError if a single bit is not as it was written
+
+A text of more than ``LARGE`` bytes (a picture, a document, a long result) stands in the row as ``"sha256:…"`` and is
+kept once, outside, under that hash; base64 is kept as the bytes that it spells. The hash of a row covers every column,
+its place included. The one rule: what comes out is, byte for byte, what went in.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from dragoman import codec, value
+from dragoman.errors import DamagedError
+from dragoman.message import SCHEMA_VERSION, ContentBlock, Message, MessageMetadata, Role
+from dragoman.value import UNSET
+
+LARGE: Final = 16 * 1024
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_PLACEHOLDER: Final = '"sha256:'
+
+_message: Final = value.unchecked(Message)
+_content_from: Final = msgspec.json.Decoder(tuple[ContentBlock, ...]).decode
+_metadata_from: Final = msgspec.json.Decoder(MessageMetadata).decode
+_NOT_SO_FAST: Final = (*value.NOT_SO_FAST, ValueError)
+
+
+class Large(msgspec.Struct, frozen=True, array_like=True):
+    """Where a text was taken out of a row: its place in the JSON, its hash, and how it was written."""
+
+    at: int  # character of content_json at which its stand-in begins
+    sha256: str
+    form: str  # "text", or "base64" for bytes
+
+
+class Columns(msgspec.Struct, frozen=True, kw_only=True):
+    """The columns of a row that say the message."""
+
+    id: str
+    role: str
+    content_json: str
+    metadata_json: str
+    created_at: int
+    schema_version: int
+    status: str
+    unknown_json: str | None = None
+    blobs_json: str | None = None
+    blobs: dict[str, bytes] = {}  # what was taken out, by its hash; not a column
+
+
+def micros(when: datetime) -> int:
+    """A time as the whole number of microseconds since 1970."""
+    return (when - _EPOCH) // _MICROSECOND
+
+
+def time_from(number: int) -> datetime:
+    """The time of that number of microseconds since 1970."""
+    return _EPOCH + number * _MICROSECOND
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def columns_from(message: Message) -> Columns:
+    """The columns of a message."""
+    unknown: dict[str, msgspec.Raw] = {}
+    try:
+        content, metadata = value.encode_fast(message.content), value.encode_fast(message.metadata)
+        if message.unknown_fields is not UNSET:
+            raise value.NeedsCareError
+    except (value.NeedsCareError, UnicodeEncodeError):
+        parts: dict[str, msgspec.Raw] = msgspec.json.decode(codec.encode(message), type=dict[str, msgspec.Raw])
+        content, metadata = bytes(parts.pop("content")), bytes(parts.pop("metadata"))
+        if message.unknown_fields is not UNSET:
+            unknown = {name: parts[name] for name in message.unknown_fields if name in parts}
+    text = content.decode()
+    large: tuple[Large, ...] = ()
+    blobs: dict[str, bytes] = {}
+    if len(content) > LARGE:
+        text, large, blobs = _without_large(text)
+    return Columns(
+        id=message.id,
+        role=message.role._value_,
+        content_json=text,
+        metadata_json=metadata.decode(),
+        created_at=micros(message.created_at),
+        schema_version=message.schema_version,
+        status=message.metadata.status._value_,
+        unknown_json=msgspec.json.encode(unknown).decode() if unknown else None,
+        blobs_json=msgspec.json.encode(large).decode() if large else None,
+        blobs=blobs,
+    )
+
+
+def _without_large(text: str) -> tuple[str, tuple[Large, ...], dict[str, bytes]]:
+    """The JSON text with its long strings replaced by their hashes."""
+    made: list[str] = []
+    large: list[Large] = []
+    blobs: dict[str, bytes] = {}
+    length = done = 0
+    for begin, end in _long_strings(text):
+        data, form = _bytes_of(text[begin:end])
+        sha256 = hashlib.sha256(data).hexdigest()
+        length += begin - done
+        made.extend((text[done:begin], f'{_PLACEHOLDER}{sha256}"'))
+        large.append(Large(length, sha256, form))
+        length += len(made[-1])
+        blobs[sha256] = data
+        done = end
+    made.append(text[done:])
+    return "".join(made), tuple(large), blobs
+
+
+def _long_strings(text: str) -> list[tuple[int, int]]:
+    """Where strings of more than ``LARGE`` characters stand in a JSON text, quotes included."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    while True:
+        begin = text.find('"', at)
+        if begin < 0:
+            return found
+        end = text.find('"', begin + 1)
+        while text[end - 1] == "\\" and _is_escaped(text, end):
+            end = text.find('"', end + 1)
+        at = end + 1
+        if at - begin > LARGE and text[at : at + 1] != ":":  # a key stays where it is
+            found.append((begin, at))
+
+
+def _is_escaped(text: str, quote: int) -> bool:
+    slashes = quote - 1
+    while text[slashes] == "\\":
+        slashes -= 1
+    return (quote - slashes) % 2 == 0
+
+
+def _bytes_of(literal: str) -> tuple[bytes, str]:
+    """The bytes to keep for a string: those that it spells in base64, or else its own."""
+    said: str = msgspec.json.decode(literal)
+    if len(said) % 4 == 0:
+        try:
+            data = base64.b64decode(said, validate=True)
+            if base64.b64encode(data).decode() == said:
+                return data, "base64"
+        except (binascii.Error, ValueError):
+            pass
+    return said.encode(), "text"
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def hash_of(session_id: str, seq: int, columns: Columns) -> bytes:
+    """SHA-256 over everything that a row says."""
+    head = (
+        f"{session_id}\n{seq}\n{columns.id}\n{columns.role}\n{columns.created_at}\n{columns.schema_version}\n"
+        f"{columns.status}\n{columns.unknown_json or ''}\n{columns.blobs_json or ''}\n{columns.metadata_json}\n"
+    )
+    return hashlib.sha256((head + columns.content_json).encode()).digest()
+
+
+def message_from(session_id: str, seq: int, columns: Columns, hash_: bytes, blobs: Mapping[str, bytes]) -> Message:
+    """The message of a row; ``DamagedError`` if the row is not what was written."""
+    if hash_of(session_id, seq, columns) != hash_:
+        raise DamagedError("its hash does not fit its content", where=f"session {session_id}, message {seq}")
+    content = columns.content_json
+    if columns.blobs_json is not None:
+        content = _with_large(content, msgspec.json.decode(columns.blobs_json, type=list[Large]), blobs)
+    try:
+        if columns.schema_version == SCHEMA_VERSION and columns.unknown_json is None:
+            return _message(
+                columns.id,
+                session_id,
+                Role(columns.role),
+                _content_from(content),
+                _metadata_from(columns.metadata_json),
+                time_from(columns.created_at),
+            )
+    except _NOT_SO_FAST:
+        pass  # a newer version wrote something that this one does not know
+    return codec.decode(_whole(session_id, columns, content))
+
+
+def _whole(session_id: str, columns: Columns, content: str) -> bytes:
+    """The canonical JSON of the message."""
+    head = {"id": columns.id, "session_id": session_id, "role": columns.role}
+    created = time_from(columns.created_at).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+    whole: dict[str, Any] = {
+        **head,
+        "content": msgspec.Raw(content.encode()),
+        "metadata": msgspec.Raw(columns.metadata_json.encode()),
+        "created_at": created,
+        "schema_version": columns.schema_version,
+    }
+    if columns.unknown_json is not None:
+        whole |= msgspec.json.decode(columns.unknown_json, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode(whole)
+
+
+def _with_large(content: str, large: list[Large], blobs: Mapping[str, bytes]) -> str:
+    made: list[str] = []
+    done = 0
+    for one in large:
+        data = blobs[one.sha256]
+        said = base64.b64encode(data).decode() if one.form == "base64" else data.decode()
+        made.extend((content[done : one.at], msgspec.json.encode(said).decode()))
+        done = one.at + len(_PLACEHOLDER) + len(one.sha256) + 1
+    return "".join([*made, content[done:]])

@@ -1,0 +1,407 @@
+"""SQLite: one file, one writer at a time, power-safe.
+
+All writing of a process goes through one thread and one connection. What waits while a commit is under way is committed
+together with the next one, so that many writers share the price of one sync. Several processes take turns by a lock
+file beside the database, at which they wait without polling. Reading has connections of its own and never waits.
+
+The one rule: nothing is acknowledged before the commit that holds it has returned with ``synchronous=FULL``. A setting
+that would make this a lie is found at the start, and the store is not opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from dragoman.blobs import Blobs
+from dragoman.errors import DamagedError, DragomanError, StorageError, StoreUnusableError
+from dragoman.store.schema import migrations
+from dragoman.store.store import Operation, Result, Store, now_utc
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: SQLite's own waiting has to do
+    fcntl = None  # type: ignore[assignment]
+
+_APPLICATION_ID: Final = 0x44524147  # "DRAG"
+_OLDEST: Final = (3, 51, 3)  # before it, two connections that write and checkpoint at once may corrupt the file
+_PAGE_SIZE: Final = 8192
+_BUSY_MS: Final = 60_000
+_MOST_AT_ONCE: Final = 512
+_READERS: Final = 2
+_SETTINGS: Final = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "mmap_size": 0}
+_FAR_AWAY: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "glusterfs", "ceph")
+
+Job = tuple[Operation[Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+
+
+class SqliteStore(Store):
+    """Sessions in a SQLite file, or in memory."""
+
+    engine = "sqlite"
+
+    def __init__(
+        self,
+        path: Path | None,
+        blobs: Blobs,
+        clock: Callable[[], Any] = now_utc,
+        *,
+        synchronous: str = "FULL",
+    ) -> None:
+        super().__init__(blobs, clock)
+        self.path = path
+        self.durability = "power-safe" if path is not None else "memory"
+        self._synchronous = synchronous
+        self._writing: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._reading: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    async def open(self) -> None:
+        connection = await asyncio.to_thread(self._opened)
+        self._start(_Writer(connection, self._writing, self._lock(), self._connection))
+        if self.path is None:
+            self._reading = self._writing
+            return
+        for _ in range(_READERS):
+            self._start(_Reader(await asyncio.to_thread(self._connection), self._reading))
+
+    def _start(self, worker: _Writer | _Reader) -> None:
+        thread = threading.Thread(target=worker.work, name=f"dragoman-{type(worker).__name__.lower()}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    async def close(self) -> None:
+        self._writing.put(None)
+        for _ in self._threads[1:]:
+            self._reading.put(None)
+        threads, self._threads = self._threads, []
+        for thread in threads:
+            await asyncio.to_thread(thread.join)
+
+    async def _write(self, operation: Operation[Result]) -> Result:
+        return await self._asked(self._writing, operation)
+
+    async def _read(self, operation: Operation[Result]) -> Result:
+        return await self._asked(self._reading, operation)
+
+    async def _asked(self, jobs: queue.SimpleQueue[Job | None], operation: Operation[Result]) -> Result:
+        if not self._threads:
+            raise StoreUnusableError("it is not open", where=self._where, remedy="Use it inside 'async with'")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        jobs.put((operation, loop, future))
+        return await future
+
+    @property
+    def _where(self) -> str:
+        return str(self.path) if self.path is not None else "memory"
+
+    # --- opening -----------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> apsw.Connection:
+        if self.path is not None:
+            if tuple(map(int, apsw.sqlite_lib_version().split("."))) < _OLDEST:
+                raise self._unsafe(f"SQLite {apsw.sqlite_lib_version()} may corrupt a file that two connections write")
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            kind = _file_system(self.path.parent)
+            if kind in _FAR_AWAY:
+                raise self._unsafe(f"it lies on a network file system ({kind}), where locks cannot be relied on")
+        with self._lock().held():
+            connection = self._connection()
+            self._migrate(connection)
+        return connection
+
+    def _connection(self) -> apsw.Connection:
+        try:
+            connection = apsw.Connection(str(self.path) if self.path is not None else ":memory:")
+            connection.set_busy_timeout(_BUSY_MS)
+            settings = dict(_SETTINGS) if self.path is not None else {"foreign_keys": 1}
+            if not connection.pragma("user_version"):
+                connection.pragma("page_size", _PAGE_SIZE)
+            for name, wanted in settings.items():
+                connection.pragma(name, self._synchronous if name == "synchronous" else wanted)
+            for name, wanted in settings.items():
+                if connection.pragma(name) != wanted:
+                    found = connection.pragma(name)
+                    raise self._unsafe(f"{name} is {found!r} and should be {wanted!r}; an answer could be lost")
+        except apsw.NotADBError:
+            raise StoreUnusableError("it is not a SQLite file", where=self._where, code="not_a_store") from None
+        except apsw.Error as error:
+            raise StoreUnusableError(f"it cannot be opened ({error})", where=self._where) from None
+        connection.create_aggregate_function("decimal_sum", _DecimalSum, 1)
+        return connection
+
+    def _unsafe(self, what: str) -> StoreUnusableError:
+        return StoreUnusableError(
+            what, where=self._where, remedy="Put the file on a local disk, and leave its settings"
+        )
+
+    def _migrate(self, connection: apsw.Connection) -> None:
+        version, application_id = connection.pragma("user_version"), connection.pragma("application_id")
+        steps = migrations("sqlite")
+        if version > len(steps):
+            raise StoreUnusableError(
+                f"a newer Dragoman wrote it (schema {version}; this one knows up to {len(steps)})",
+                where=self._where,
+                remedy="Open it with a newer Dragoman; nothing was changed",
+                code="newer_store",
+            )
+        is_empty = not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+        if application_id != _APPLICATION_ID and not is_empty:
+            raise StoreUnusableError(
+                "it is a SQLite file of something else",
+                where=self._where,
+                remedy="Name another file",
+                code="not_a_store",
+            )
+        if 0 < version < len(steps) and self.path is not None:
+            _copy(connection, self.path.with_name(f"{self.path.name}.schema-{version}"))
+        for number in range(version, len(steps)):
+            with _transaction(connection):
+                connection.execute(steps[number]).fetchall()
+                connection.pragma("user_version", number + 1)
+                connection.pragma("application_id", _APPLICATION_ID)
+
+    def _lock(self) -> _WriterLock:
+        return _WriterLock(self.path.with_name(f"{self.path.name}-lock") if self.path is not None else None)
+
+    # --- backup ------------------------------------------------------------------------------------------------------
+
+    async def copy_to(self, target: Path) -> None:
+        """A consistent copy of the database in another file, made while it is in use."""
+        connection = await asyncio.to_thread(self._connection)
+        try:
+            await asyncio.to_thread(_copy, connection, target)
+        finally:
+            await asyncio.to_thread(connection.close)
+
+
+def _copy(source: apsw.Connection, target: Path) -> None:
+    target.unlink(missing_ok=True)
+    copy = apsw.Connection(str(target))
+    try:
+        with copy.backup("main", source, "main") as backup:
+            while not backup.done:
+                backup.step(1024)
+        copy.pragma("journal_mode", "delete")  # one file and nothing beside it
+    finally:
+        copy.close()
+
+
+def _file_system(folder: Path) -> str:
+    """The kind of file system that a folder lies on, where the machine tells."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return ""
+    kinds = {fields[1]: fields[2] for fields in (line.split(" ") for line in mounts) if len(fields) > 2}
+    return next(
+        (kinds[str(place)] for place in (folder.resolve(), *folder.resolve().parents) if str(place) in kinds), ""
+    )
+
+
+class _DecimalSum:
+    """SQLite adds texts as floats; money is added as it is."""
+
+    def __init__(self) -> None:
+        self._sum = Decimal(0)
+
+    def step(self, *amounts: Any) -> None:
+        self._sum += Decimal(amounts[0])
+
+    def final(self) -> str:
+        return str(self._sum)
+
+
+class _WriterLock:
+    """Whose turn it is to write, among processes. SQLite alone would have them poll."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        if self._path is None or fcntl is None:
+            yield
+            return
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+# --- threads ---------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _transaction(connection: apsw.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
+    connection.execute(f"BEGIN {kind}")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _ran(connection: apsw.Connection, operation: Operation[Any]) -> Any:
+    execute = connection.execute
+    try:
+        sql, arguments = next(operation)
+        while True:
+            sql, arguments = operation.send(execute(sql, arguments).fetchall())
+    except StopIteration as done:
+        return done.value
+
+
+class _Reader:
+    """A thread that reads."""
+
+    def __init__(self, connection: apsw.Connection, jobs: queue.SimpleQueue[Job | None]) -> None:
+        self._connection = connection
+        self._jobs = jobs
+
+    def work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            operation, loop, future = job
+            try:
+                with _transaction(self._connection, "DEFERRED"):
+                    outcome: Any = _ran(self._connection, operation)
+            except Exception as error:  # noqa: BLE001  it is raised where it was asked for
+                outcome = _Failed(_translated(error))
+            _tell(loop, [(future, outcome)])
+        self._connection.close()
+
+
+class _Writer:
+    """The thread that writes. What waits together is committed together."""
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        jobs: queue.SimpleQueue[Job | None],
+        lock: _WriterLock,
+        reconnect: Callable[[], apsw.Connection],
+    ) -> None:
+        self._connection = connection
+        self._jobs = jobs
+        self._lock = lock
+        self._reconnect = reconnect
+
+    def work(self) -> None:
+        is_over = False
+        while not is_over:
+            first = self._jobs.get()
+            jobs, is_over = self._waiting(first) if first is not None else ([], True)
+            if jobs:
+                outcomes = self._committed(jobs)
+                by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
+                for (_, loop, future), outcome in zip(jobs, outcomes, strict=True):
+                    by_loop.setdefault(loop, []).append((future, outcome))
+                for loop, told in by_loop.items():
+                    _tell(loop, told)
+        self._connection.close()
+        self._lock.close()
+
+    def _waiting(self, first: Job) -> tuple[list[Job], bool]:
+        """This job and whatever waits behind it, and whether that was all there will ever be."""
+        jobs = [first]
+        while len(jobs) < _MOST_AT_ONCE:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return jobs, False
+            if job is None:
+                return jobs, True
+            jobs.append(job)
+        return jobs, False
+
+    def _committed(self, jobs: list[Job]) -> list[Any]:
+        """What came of each job. If the commit fails, nothing did."""
+        outcomes: list[Any] = []
+        try:
+            with self._lock.held(), _transaction(self._connection):
+                for operation, _, _ in jobs:
+                    outcomes.append(self._alone(operation) if len(jobs) > 1 else _ran(self._connection, operation))
+        except Exception as error:  # noqa: BLE001  it is raised where it was asked for
+            failed = _Failed(_translated(error))
+            if isinstance(failed.error, StorageError):
+                self._start_anew()
+            return [failed] * len(jobs)
+        return outcomes
+
+    def _alone(self, operation: Operation[Any]) -> Any:
+        """One of several jobs of a transaction: what fails takes nothing of the others with it."""
+        self._connection.execute("SAVEPOINT job")
+        try:
+            outcome = _ran(self._connection, operation)
+        except (DragomanError, ValueError, TypeError, LookupError, apsw.ConstraintError) as error:
+            self._connection.execute("ROLLBACK TO job")
+            outcome = _Failed(_translated(error))
+        self._connection.execute("RELEASE job")
+        return outcome
+
+    def _start_anew(self) -> None:
+        """After a failure of the disk nothing that the connection believes is to be trusted."""
+        with contextlib.suppress(apsw.Error):
+            self._connection.close()
+        with contextlib.suppress(StoreUnusableError):
+            self._connection = self._reconnect()
+
+
+class _Failed:
+    """An outcome that is an error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _translated(error: Exception) -> Exception:
+    match error:
+        case apsw.FullError():
+            return StorageError(
+                "the disk is full; nothing was stored", remedy="Make room, and try again", code="disk_full"
+            )
+        case apsw.IOError() | apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.ConnectionClosedError():
+            return StorageError(f"the disk failed ({error}); whether it was stored is not known")
+        case apsw.BusyError() | apsw.LockedError():
+            return StorageError("another program keeps the database locked; nothing was stored", code="storage_failed")
+        case apsw.CorruptError() | apsw.NotADBError():
+            return DamagedError(f"the database file is damaged ({error})", remedy="Run dragoman verify")
+        case _:
+            return error
+
+
+def _tell(loop: asyncio.AbstractEventLoop, told: list[tuple[asyncio.Future[Any], Any]]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has ended, and with it everybody who asked
+        loop.call_soon_threadsafe(functools.partial(_resolve, told))
+
+
+def _resolve(told: list[tuple[asyncio.Future[Any], Any]]) -> None:
+    for future, outcome in told:
+        if future.done():
+            continue  # who asked has given up waiting
+        if isinstance(outcome, _Failed):
+            future.set_exception(outcome.error)
+        else:
+            future.set_result(outcome)

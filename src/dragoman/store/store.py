@@ -1,0 +1,332 @@
+"""The store: what can be asked of it, whatever engine is below.
+
+Messages are only ever added, in one order per session; a message that is still arriving (status ``partial``) is the one
+thing that changes, until it has ended. An engine is a subclass that knows how to run an operation (see ``operations``)
+in a transaction, and how to open, check and back itself up. The one rule: a method returns only after what it changed
+is as safe as ``durability`` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
+
+from dragoman.blobs import Blobs
+from dragoman.errors import FormatError
+from dragoman.ids import UlidSource
+from dragoman.message import Message
+from dragoman.store import operations
+from dragoman.store.operations import Draft, Found, Rows, Statement
+from dragoman.store.rows import message_from
+from dragoman.store.values import Lease, Row, Session, ToolCall, ToolCallStatus, Totals, TotalsBy
+
+Result = TypeVar("Result")
+Operation = Generator[Statement, Rows, Result]
+_UNCHANGED: Final[Any] = object()
+_UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def now_utc() -> datetime:
+    """The time."""
+    return datetime.now(UTC)
+
+
+class Store:
+    """A store of sessions. ``open_store`` makes one; use it with ``async with``."""
+
+    engine: str
+    durability: str  # in words: power-safe, process-crash-safe or memory
+
+    def __init__(self, blobs: Blobs, clock: Callable[[], datetime] = now_utc) -> None:
+        self.blobs = blobs
+        self.clock = clock
+        self._ids = UlidSource(lambda: time.time_ns() // 1_000_000, lambda: secrets.randbits(80))
+
+    # --- what an engine does -----------------------------------------------------------------------------------------
+
+    async def _read(self, operation: Operation[Result]) -> Result:
+        """Run an operation that changes nothing, on one consistent view."""
+        raise NotImplementedError
+
+    async def _write(self, operation: Operation[Result]) -> Result:
+        """Run an operation in a transaction of its own, and return when it is safe."""
+        raise NotImplementedError
+
+    async def open(self) -> None:
+        """Open and check everything; ``StoreUnusableError`` if it would not be safe."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Finish what was begun, and let go of everything."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- sessions ----------------------------------------------------------------------------------------------------
+
+    async def create_session(
+        self,
+        session_id: str | None = None,
+        *,
+        title: str | None = None,
+        workspace_path: str = "",
+        active_model: str | None = None,
+        routing_policy: dict[str, Any] | None = None,
+        user_id: str | None = None,
+        team_id: str | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Session:
+        """A new session; with an id of your own, ``ConflictError`` if there is one of that id."""
+        now = self.clock()
+        session = Session(
+            id=session_id or f"sess_{self._ids.next()}",
+            title=title,
+            workspace_path=workspace_path,
+            active_model=active_model,
+            routing_policy=routing_policy,
+            user_id=user_id,
+            team_id=team_id,
+            metadata=metadata or {},
+            created_at=now,
+            updated_at=now,
+        )
+        return await self._write(operations.create_session(session))
+
+    async def get_session(self, session_id: str) -> Session:
+        """The session of that id, or ``UnknownSessionError``."""
+        return await self._read(operations.get_session(session_id))
+
+    async def list_sessions(
+        self,
+        *,
+        user_id: str | None = None,
+        team_id: str | None = None,
+        before: Session | None = None,
+        limit: int = 50,
+    ) -> list[Session]:
+        """Sessions, the one that changed last first; ``before`` is the last one of the page before."""
+        place = (before.updated_at, before.id) if before is not None else None
+        return await self._read(operations.list_sessions(user_id, team_id, place, limit))
+
+    async def rename_session(self, session_id: str, title: str | None) -> Session:
+        """Give a session another title."""
+        return await self.change_session(session_id, title=title)
+
+    async def change_session(
+        self,
+        session_id: str,
+        *,
+        title: str | None = _UNCHANGED,
+        workspace_path: str = _UNCHANGED,
+        active_model: str | None = _UNCHANGED,
+        routing_policy: dict[str, Any] | None = _UNCHANGED,
+        metadata: dict[str, Any] = _UNCHANGED,
+        user_id: str | None = _UNCHANGED,
+        team_id: str | None = _UNCHANGED,
+    ) -> Session:
+        """Give some of what is known about a session new values; ``None`` takes one away."""
+        given = {
+            "title": title,
+            "workspace_path": workspace_path,
+            "active_model": active_model,
+            "routing_policy": routing_policy,
+            "metadata": metadata,
+            "user_id": user_id,
+            "team_id": team_id,
+        }
+        changes = {name: value for name, value in given.items() if value is not _UNCHANGED}
+        return await self._write(operations.change_session(session_id, changes, self.clock()))
+
+    async def fork(
+        self, session_id: str, at: str | int | None = None, *, title: str | None = None, user_id: str | None = None
+    ) -> Session:
+        """A new session that shares the history up to a message: its id, its ``seq``, or else the newest one."""
+        origin = await self.get_session(session_id)
+        seq = origin.last_seq if at is None else at if isinstance(at, int) else (await self._place(session_id, at))
+        now = self.clock()
+        made = Session(
+            id=f"sess_{self._ids.next()}",
+            title=title if title is not None else origin.title,
+            workspace_path=origin.workspace_path,
+            active_model=origin.active_model,
+            routing_policy=origin.routing_policy,
+            user_id=user_id if user_id is not None else origin.user_id,
+            team_id=origin.team_id,
+            metadata=origin.metadata,
+            created_at=now,
+            updated_at=now,
+        )
+        return await self._write(operations.fork_session(session_id, seq, made))
+
+    async def _place(self, session_id: str, message_id: str) -> int:
+        return (await self._read(operations.get_message(session_id, message_id))).seq
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        session_id: str,
+        messages: Message | Iterable[Message],
+        *,
+        expected_seq: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> list[Row]:
+        """Add one message or several at the end of a session, all or none, and give them back in their places.
+
+        Messages that belong to no session yet, as a dialect reads them, become this one's: with new ids, and with the
+        time of now where they have none. ``expected_seq`` is the last place that the caller knows of: if there are
+        newer messages, nothing is added (``ConflictError``). The same again under the same ``idempotency_key``, or with
+        the same message ids, changes nothing and gives the same places.
+        """
+        given = [messages] if isinstance(messages, Message) else list(messages)
+        if not given:
+            return []
+        owned = [self._owned(session_id, message) for message in given]
+        drafts = operations.drafts_from(owned)
+        await self._keep_large(drafts)
+        places = await self._write(
+            operations.append(
+                session_id,
+                drafts,
+                now=self.clock(),
+                expected_seq=expected_seq,
+                idempotency_key=idempotency_key,
+            )
+        )
+        return [Row(seq, message) for seq, message in zip(places, owned, strict=True)]
+
+    def _owned(self, session_id: str, message: Message) -> Message:
+        if message.session_id == session_id:
+            return message
+        if message.session_id:
+            what = f"it belongs to session {message.session_id!r}"
+            raise FormatError(what, where=f"message {message.id}", remedy=f"Append it there, not to {session_id!r}")
+        created_at = self.clock() if message.created_at == _UNKNOWN_TIME else message.created_at
+        return message.replace(id=self._ids.next(), session_id=session_id, created_at=created_at)
+
+    async def update(self, session_id: str, message: Message) -> Row:
+        """Put more into a message that is still arriving, or end it; ``ConflictError`` once it has ended."""
+        (draft,) = operations.drafts_from([self._owned(session_id, message)])
+        await self._keep_large([draft])
+        seq = await self._write(operations.end_message(session_id, draft, self.clock()))
+        return Row(seq, message)
+
+    async def read(self, session_id: str, after_seq: int = 0, limit: int = 50) -> list[Row]:
+        """The messages behind a place, in order: the next page."""
+        return await self._rows(await self._read(operations.read(session_id, after_seq, limit)))
+
+    async def read_back(self, session_id: str, before_seq: int, limit: int = 50) -> list[Row]:
+        """The messages before a place, in order: the page before."""
+        return await self._rows(await self._read(operations.read_back(session_id, before_seq, limit)))
+
+    async def tail(self, session_id: str, limit: int = 50) -> list[Row]:
+        """The newest messages, in order."""
+        return await self._rows(await self._read(operations.read_back(session_id, None, limit)))
+
+    async def get_message(self, session_id: str, message_id: str) -> Row:
+        """The message of that id, or ``UnknownMessageError``."""
+        (row,) = await self._rows([await self._read(operations.get_message(session_id, message_id))])
+        return row
+
+    async def history(self, session_id: str, page: int = 500) -> AsyncIterator[Row]:
+        """Every message of a session, in order, a page at a time."""
+        after = 0
+        while rows := await self.read(session_id, after, page):
+            for row in rows:
+                yield row
+            after = rows[-1].seq
+
+    async def _keep_large(self, drafts: Sequence[Draft]) -> None:
+        """What is too large for a row is safe outside before a row names it."""
+        for draft in drafts:
+            for sha256, data in draft.columns.blobs.items():
+                await self.blobs.put(sha256, data)
+
+    async def _rows(self, found: Sequence[Found]) -> list[Row]:
+        rows = []
+        for one in found:
+            blobs: dict[str, bytes] = {}
+            if one.columns.blobs_json is not None:
+                for _, sha256, _ in msgspec.json.decode(one.columns.blobs_json):
+                    blobs[sha256] = await self.blobs.get(sha256)
+            rows.append(Row(one.seq, message_from(one.session_id, one.seq, one.columns, one.hash, blobs)))
+        return rows
+
+    # --- tools -------------------------------------------------------------------------------------------------------
+
+    async def tool_calls(self, session_id: str, status: ToolCallStatus | None = None) -> list[ToolCall]:
+        """The tool calls of a session in their order; of one status, if it is named."""
+        return await self._read(operations.tool_calls(session_id, status))
+
+    async def cancel_tool_call(self, session_id: str, call_id: str) -> bool:
+        """Give a call up; false if somebody has answered it, or it is not this session's own."""
+        return await self._write(operations.cancel_tool_call(session_id, call_id, self.clock()))
+
+    async def tool_ids(self, session_id: str) -> tuple[tuple[str, str, str], ...]:
+        """What each provider calls the calls of a session; ``dragoman.ids.ToolIds`` takes these."""
+        return tuple(await self._read(operations.tool_ids(session_id)))
+
+    async def learn_tool_ids(self, session_id: str, entries: Sequence[tuple[str, str, str]]) -> None:
+        """Remember what providers call the calls of a session: provider, our id, their id."""
+        if entries:
+            await self._write(operations.learn_tool_ids(session_id, entries))
+
+    # --- turns -------------------------------------------------------------------------------------------------------
+
+    async def take_lease(self, session_id: str, owner: str, seconds: float = 30) -> Lease:
+        """The right to run a turn, or to go on with it; ``ConflictError`` (``turn_in_flight``) if another has it."""
+        now = self.clock()
+        return await self._write(operations.take_lease(session_id, owner, now, now + timedelta(seconds=seconds)))
+
+    async def release_lease(self, session_id: str, owner: str) -> None:
+        """Give the right to run a turn back."""
+        await self._write(operations.release_lease(session_id, owner))
+
+    @contextlib.asynccontextmanager
+    async def turn(self, session_id: str, seconds: float = 30) -> AsyncIterator[Lease]:
+        """Hold the right to run a turn for as long as the block takes. A crash gives it back when it expires."""
+        owner = self._ids.next()
+        lease = await self.take_lease(session_id, owner, seconds)
+        renewing = asyncio.create_task(self._renew(session_id, owner, seconds))
+        try:
+            yield lease
+        finally:
+            renewing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await renewing
+            await self.release_lease(session_id, owner)
+
+    async def _renew(self, session_id: str, owner: str, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds / 3)
+            await self.take_lease(session_id, owner, seconds)
+
+    # --- totals ------------------------------------------------------------------------------------------------------
+
+    async def totals(
+        self,
+        by: TotalsBy = "model",
+        *,
+        session: str | None = None,
+        user: str | None = None,
+        team: str | None = None,
+        model: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+    ) -> list[Totals]:
+        """What was consumed and what it cost, by group. Days are written 2026-11-15, in UTC; ``until`` is left out."""
+        named = {"session": session, "user": user, "team": team, "model": model}
+        wanted = {name: value for name, value in named.items() if value is not None}
+        return await self._read(operations.totals(by, wanted, since, until))

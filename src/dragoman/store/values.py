@@ -1,0 +1,142 @@
+"""What a store gives back: sessions, rows, tool calls, hits, totals, receipts. Values, and nothing that does I/O."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Literal
+
+import msgspec
+
+from dragoman.message import Message
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored conversation."""
+
+    id: str  # sess_<ulid>
+    title: str | None = None  # what people call it
+    workspace_path: str = ""  # where its tools work
+    active_model: str | None = None  # the model that a person chose for it
+    routing_policy: dict[str, Any] | None = None  # how its models are chosen, where that is its own
+    user_id: str | None = None  # whose it is, as a pseudonym
+    team_id: str | None = None  # whose team's it is, as a pseudonym
+    metadata: dict[str, Any] = {}  # anything else an application wants to keep with it
+    parent_session_id: str | None = None  # the session that it was forked from
+    parent_seq: int = 0  # up to which message it shares that one's history
+    last_seq: int = 0  # the number of its newest message; 0 if it has none
+    created_at: datetime
+    updated_at: datetime  # when a message was last added or something about it changed
+    schema_version: int = 1
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A message in its place."""
+
+    seq: int  # 1, 2, 3, … without a gap
+    message: Message
+
+
+ToolCallStatus = Literal["pending", "succeeded", "failed", "cancelled"]
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a tool, and what became of it."""
+
+    id: str  # the ToolUseBlock's
+    session_id: str
+    message_id: str  # the assistant message that made it
+    seq: int  # that message's place
+    result_message_id: str | None = None  # the tool message that answers it
+    result_seq: int | None = None
+    name: str
+    status: ToolCallStatus
+    provider: str | None = None  # who was asked
+    provider_id: str | None = None  # what they call it
+    created_at: datetime
+    completed_at: datetime | None = None
+
+
+class Hit(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that fits a search."""
+
+    session_id: str
+    seq: int
+    message_id: str
+    role: str
+    score: float  # the higher the better, comparable within one search
+    snippet: str  # the words around the first match
+    highlights: tuple[tuple[int, int], ...]  # where in the snippet the matches are: from, to
+    created_at: datetime
+
+
+TotalsBy = Literal["session", "user", "team", "model", "provider", "day"]
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """What a group of messages consumed and cost."""
+
+    group: str | None  # the session, user, team, model, provider or day; None where there is none
+    messages: int
+    input_tokens: int
+    output_tokens: int
+    cached_input_tokens: int
+    cache_creation_input_tokens: int
+    reasoning_tokens: int
+    cost_usd: Decimal
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """The right to run a turn in a session, for a while."""
+
+    session_id: str
+    owner: str
+    expires_at: datetime
+
+
+class Damage(msgspec.Struct, frozen=True, kw_only=True):
+    """Something in a store that is not as it was written."""
+
+    session_id: str
+    seq: int | None
+    what: str
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look at everything found."""
+
+    sessions: int
+    messages: int
+    blobs: int
+    damage: tuple[Damage, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is damaged."""
+        return not self.damage
+
+
+class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What was erased of one user, to be kept as evidence. It names nothing of what was said."""
+
+    id: str
+    user_id: str
+    sessions: int
+    messages: int
+    tool_calls: int
+    blobs: int
+    forks_cut: int  # other people's sessions that had shared such messages
+    erased_at: datetime
+
+
+class SizeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How big a store is, and what of it."""
+
+    engine: str
+    sessions: int
+    messages: int
+    content_bytes: int  # of the texts that messages are kept as
+    database_bytes: int
+    blobs: int
+    blob_bytes: int
+    tables: dict[str, int]  # bytes of each table with its indexes, where the engine tells
