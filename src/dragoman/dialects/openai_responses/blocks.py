@@ -39,7 +39,7 @@ from dragoman.message import (
 NAME: Final = "openai_responses"
 ROLE_WORDS: Final = {Role.ASSISTANT: "assistant", Role.SYSTEM: "system"}
 BETWEEN: Final = "\n\n"  # what stands between the summaries of one reasoning item when they are shown as one text
-_TIERS: Final = frozenset({"auto", "default", "flex", "scale", "priority", "fast", "ultrafast"})
+TIERS: Final = frozenset({"auto", "default", "flex", "scale", "priority", "fast", "ultrafast"})
 
 Lose = Callable[[str, str], None]  # (what, why): takes note of a loss
 
@@ -352,4 +352,4 @@ def part_text(part: Any) -> str | None:
 
 
 def known_tier(tier: str | None) -> str | None:
-    return tier if tier in _TIERS else None
+    return tier if tier in TIERS else None

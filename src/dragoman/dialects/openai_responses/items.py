@@ -27,6 +27,7 @@ class Item:
     def __init__(self, place: int, wire: dict[str, Any], index: int) -> None:
         self.place = place
         self.wire = wire
+        self.kind = str(wire.get("type", "message"))
         self.indexes = [index]  # of its blocks, by part
         self.numbers: dict[int, int] = {}  # what the wire calls each part of a message
         self.begun: dict[int, dict[str, Any]] = {}  # the parts of a message as they began
@@ -38,10 +39,6 @@ class Item:
         self.source: str | None = None  # what is shown of reasoning: "summary" or "content"
         self.raws: dict[int, ProviderRaw | None] = {}  # the residue that was passed on, by part
         self.is_done = False
-
-    @property
-    def kind(self) -> str:
-        return str(self.wire.get("type", "message"))
 
     @property
     def parts(self) -> list[Any]:

@@ -3,7 +3,8 @@
 Bytes come in, cut anywhere; events go out. An item is put together as it stood on the wire, and read as a whole one
 when it is done. The last event repeats everything, and its word counts, because an item may come with another
 encryption there: what it says otherwise about a text that grew is passed on as its residue, and about an item that was
-passed on whole it is kept with the reply (``revised``).
+passed on whole it is kept with the reply (``revised``). The end is handed out when nothing can follow it any more, so
+that it can name what followed.
 
 The one rule: what was cut, damaged or out of order ends with a fault, and what came before is kept.
 """
@@ -42,6 +43,7 @@ from dragoman.dialects.openai_responses.reply import natural_reply, reply_from
 from dragoman.dialects.parts.conversation import Conversation, an_object
 from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.dialects.parts.framing import FramingError, splitter
+from dragoman.dialects.parts.late import Late
 from dragoman.dialects.parts.residue import difference, noted
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import FormatError
@@ -78,7 +80,7 @@ class StreamReader:
         self._blocks = 0  # how many there are so far
         self._begun = False
         self._end: MessageComplete | None = None
-        self._late = b""  # what came after it
+        self._late = Late(NAME)  # what came after it
         self._is_over = False
 
     def feed(self, data: bytes) -> list[StreamEvent]:
@@ -123,7 +125,7 @@ class StreamReader:
             if isinstance(wire, dict) and self._numbers.are_repeated(wire.get("sequence_number"), data):
                 return
             if self._end is not None:
-                self._late += data[: _KEPT_BYTES - len(self._late)]
+                self._late.add(data[:_KEPT_BYTES].decode("utf-8", "backslashreplace"))
             elif isinstance(wire, dict):
                 self._take_event(wire, events)
             else:
@@ -144,13 +146,7 @@ class StreamReader:
 
     def _complete(self, end: MessageComplete, events: list[StreamEvent]) -> None:
         """The end, when nothing can follow it any more."""
-        if self._late:
-            import logging  # noqa: PLC0415  a fifth of the time that importing this package takes
-
-            logging.getLogger("dragoman.stream").warning("%s: ignored what came after the end of a message", NAME)
-            late = self._late.decode("utf-8", "backslashreplace")
-            end = end.replace(provider_raw={"dialect": NAME, **(end.provider_raw or {}), "late": late})
-        events.append(end)
+        events.append(end.replace(provider_raw=self._late.noted(end.provider_raw)))
         self._end, self._is_over = None, True
 
     def _fail(self, error: StreamError, events: list[StreamEvent]) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any, Final
 
-from dragoman.dialects.openai_responses.blocks import NAME, known_tier, read_item, written_items
+from dragoman.dialects.openai_responses.blocks import NAME, TIERS, known_tier, read_item, written_items
 from dragoman.dialects.openai_responses.error import provider_code, read_error
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
 from dragoman.event import judged
@@ -124,6 +125,13 @@ def _as_cut(block: ContentBlock, item: dict[str, Any], *, at_limit: bool) -> Con
     return InvalidToolUseBlock(block.id, block.name, item["arguments"], why, block.provider_raw)
 
 
+_SAID: Final = Said(
+    ends=("end_turn", "max_tokens", "tool_use", "refusal", "cancelled"),
+    counts=("cached_input_tokens", "cache_creation_input_tokens", "reasoning_tokens", "service_tier"),
+    tiers=TIERS,
+)
+
+
 def write_reply(reply: Reply) -> Written:
     """A response as the Responses API answers it, and what it cannot say."""
     losses: list[Loss] = []
@@ -139,11 +147,10 @@ def write_reply(reply: Reply) -> Written:
         items = [named_item(place, item, is_cut=place == cut) for place, item in enumerate(items)]
     elif revised := notes.get("revised"):
         items = [restored(item, revised.get(item.get("id"))) for item in items]
-    if reply.stop_sequence is not None:
-        lose("stop_sequence", "this API does not say which word ended an answer")
     wire["output"] = items
     if notes.get("output_text"):
         wire["output_text"] = _said(reply.content)
+    losses.extend(lost_details(reply, NAME, _SAID))
     return Written(wire, tuple(losses))
 
 

@@ -71,6 +71,7 @@ class _Block:
         self.about = about  # its address; none if this wire cannot say it
         self.events: list[StreamEvent] = []
         self.half = ""  # of a character, the other half of which is still to come
+        self.is_torn = False  # half of a character stood alone
         self.is_open = True
         self.has_ended = False  # of a call: that its end was said
         self.part = -1  # of reasoning: the one that grows
@@ -95,8 +96,10 @@ class _Block:
             return text
         text = self.half + text
         self.half = text[-1] if "\ud800" <= text[-1:] <= "\udbff" else ""
-        whole = text[: len(text) - len(self.half)]
-        return whole.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
+        units = text[: len(text) - len(self.half)].encode("utf-16-le", "surrogatepass")
+        whole = units.decode("utf-16-le", "ignore")
+        self.is_torn = self.is_torn or whole.encode("utf-16-le") != units
+        return whole
 
     @property
     def block(self) -> ContentBlock:
@@ -200,16 +203,10 @@ class StreamWriter:
         self._start, self._hint = start, notes_of(start.provider_raw, NAME)
         natural = natural_reply(Reply(stop_reason=StopReason.UNKNOWN, model=start.model))
         wire = restored(natural, self._hint.get("residue"))
-        begun = {
-            **wire,
-            "status": "in_progress",
-            "output": [],
-            "usage": None,
-            "error": None,
-            "incomplete_details": None,
-        }
-        if "completed_at" in begun:
-            begun["completed_at"] = None
+        unknown = [
+            key for key in ("usage", "error", "incomplete_details", "completed_at") if key in {**natural, **wire}
+        ]
+        begun = {**wire, **dict.fromkeys(unknown), "status": "in_progress", "output": []}
         frames.append({"type": "response.created", "response": begun})
         frames.append({"type": "response.in_progress", "response": begun})
 
@@ -237,7 +234,7 @@ class StreamWriter:
     def _problem_at_the_end(self, end: MessageComplete) -> StreamError | None:
         if end.stop_reason is StopReason.ERROR:
             return stream_error(NAME, "unexplained_error", "the answer ended as failed, and nobody said why")
-        if any(block.half for block in self._said):
+        if any(block.half or block.is_torn for block in self._said):
             return stream_error(NAME, "bad_event", "half of a character in a text")
         if set(self._blocks) != set(range(len(self._blocks))):
             return stream_error(NAME, "protocol_violation", "a block is missing between the others")
@@ -259,7 +256,9 @@ class StreamWriter:
 
     def _reply(self, stop_reason: StopReason, raw: ProviderRaw | None, fault: Fault | None = None) -> Reply:
         content = tuple(block.block for block in self._said)
-        own = {**self._hint, **notes_of(raw, NAME)} if self._hint else None
+        own: ProviderRaw | None = None
+        if self._hint:  # what failed may know less at its end than at its start
+            own = {**(self._hint if fault is not None else {}), **notes_of(raw, NAME)} or self._hint
         model = self._start.model if self._start is not None else None
         return Reply(
             content=content, stop_reason=stop_reason, usage=self._usage, model=model, fault=fault, provider_raw=own
