@@ -101,6 +101,22 @@ def test_every_event_of_another_dialect_is_written_when_it_comes(source: str, di
     assert again.stop_reason is StopReason.TOOL_USE
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_short_way_for_words_gives_what_the_long_one_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dialect = dialects.load(name)
+    streams = [
+        (record["stream"].encode(), record["stream_format"])
+        for _, record in records(name)
+        if record.get("stream") and record["status"] == 200
+    ]
+    short = [events_of(dialect, [data], framing) for data, framing in streams]
+    bytes_of_short = [written(dialect, *events) for events in short]
+    monkeypatch.setattr(type(dialect.stream_reader()), "words", lambda _reader, _data: None)
+    monkeypatch.setattr(type(dialect.stream_writer()), "grows", lambda *_: None)
+    assert [events_of(dialect, [data], framing) for data, framing in streams] == short
+    assert [written(dialect, *events) for events in short] == bytes_of_short
+
+
 def test_neither_the_writer_nor_the_reader_keeps_the_words(dialect: ModuleType) -> None:
     writer, reader = dialect.stream_writer(), dialect.stream_reader()
     reader.feed(writer.feed(MessageStart("m")))

@@ -7,7 +7,7 @@ came. The one rule: only a message-end with a reason ends a message.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -28,7 +28,7 @@ from dragoman.dialects.cohere.error import read_error
 from dragoman.dialects.cohere.reply import NO_ID, natural_reply, reply_from
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
 from dragoman.dialects.parts.faults import stream_error
-from dragoman.dialects.parts.framing import sse_frame
+from dragoman.dialects.parts.framing import json_text, sse_frame
 from dragoman.dialects.parts.reading import FrameReader
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.writing import EventWriter
@@ -104,6 +104,24 @@ class StreamReader(FrameReader):
         if self._message is None and kind != "message-start":
             raise FormatError(f"{kind} before message-start", where="event")
         taking(self, wire, events)
+
+    def words(self, data: bytes) -> StreamEvent | None:
+        """The next words of a part that has begun to say some."""
+        if not self._open_parts:
+            return None
+        try:
+            event = _PLAIN.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        place, part = self._open_parts.get(event.index), self._parts.get(event.index, {})
+        text, thought = event.delta.message.content.text, event.delta.message.content.thinking
+        if place is None:
+            return None
+        if text and not thought and part.get("type") == "text" and part["text"]:
+            return TextDelta(place, text)
+        if thought and not text and part.get("type") == "thinking" and part["thinking"]:
+            return ThinkingDelta(place, thought, None, dict(_OF_OURS))
+        return None
 
     def _message_start(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         if self._message is not None:
@@ -255,6 +273,28 @@ _TAKING: Final[dict[str, Callable[[StreamReader, dict[str, Any], list[StreamEven
 }
 
 
+class _PlainContent(msgspec.Struct, forbid_unknown_fields=True):
+    text: str = ""
+    thinking: str = ""
+
+
+class _PlainMessage(msgspec.Struct, forbid_unknown_fields=True):
+    content: _PlainContent
+
+
+class _PlainDelta(msgspec.Struct, forbid_unknown_fields=True):
+    message: _PlainMessage
+
+
+class _PlainEvent(msgspec.Struct, forbid_unknown_fields=True):
+    type: Literal["content-delta"]
+    index: int
+    delta: _PlainDelta
+
+
+_PLAIN: Final = msgspec.json.Decoder(_PlainEvent)
+
+
 def _natural_start(form: str | None) -> dict[str, Any]:
     return {"id": NO_ID, "message": natural_message("assistant", (), form)}
 
@@ -380,14 +420,21 @@ class StreamWriter(EventWriter):
         frames.append(_frame({"type": "message-end", "delta": delta}))
         return b"".join(frames) + b"data: [DONE]\n\n"
 
-    def _words(self, key: str, index: int, text: str, begun: ContentBlock) -> bytes:
+    def _words(self, key: str, index: int, text: str, begun: TextBlock | ThinkingBlock) -> bytes:
         """More of a part. One that has ended goes on as another part: this wire opens none twice."""
         opened = b""
         if self._open_part != index:
             if not text and index in self._parts:
                 return b""
             opened = self._part_begun(index, {**written_part(begun), "type": key, key: ""})
-        return opened + (_framed("content-delta", self._parts[index], "content", {key: text}) if text else b"")
+        before, after = around = self._around_words(key, index)
+        self.grows(TextDelta if key == "text" else ThinkingDelta, index, begun.provider_raw, around)
+        return opened + (before + json_text(text) + after if text else b"")
+
+    def _around_words(self, key: str, index: int) -> tuple[bytes, bytes]:
+        """What stands before and after the words in an event."""
+        before, _, after = _framed("content-delta", self._parts[index], "content", {key: ""}).rpartition(b'""')
+        return before, after
 
     def _part_begun(self, index: int, part: dict[str, Any]) -> bytes:
         ended = self._part_ended()

@@ -6,7 +6,7 @@ Calls and pictures come whole. The one rule: only a line that is done ends a mes
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -25,7 +25,7 @@ from dragoman.dialects.ollama.blocks import (
 from dragoman.dialects.ollama.error import read_error, write_error
 from dragoman.dialects.ollama.reply import NO_TIME, natural_reply, reply_from
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
-from dragoman.dialects.parts.framing import json_line, sse_frame
+from dragoman.dialects.parts.framing import json_line, json_text, sse_frame
 from dragoman.dialects.parts.functions import read_arguments
 from dragoman.dialects.parts.reading import FrameReader
 from dragoman.dialects.parts.residue import noted, notes_of, restored
@@ -59,6 +59,7 @@ from dragoman.message import (
 )
 
 _SPOKEN: Final = frozenset({"message", "done"})  # a line with neither is none of ours
+_HERE: Final = "\0 the words stand here \0"
 _EVERY_LINE: Final = ("model", "created_at")
 
 
@@ -74,6 +75,24 @@ class StreamReader(FrameReader):
         self._seed: str | None = None  # what the ids of nameless calls are made of: when the answer began
         self._indexes: dict[str, int] = {}
         self._conversation = Conversation()
+
+    def words(self, data: bytes) -> StreamEvent | None:
+        """The next words of a line that says nothing else, in a text that has begun."""
+        said = self._message
+        if not said.get("content") and not said.get("thinking"):
+            return None
+        try:
+            line = _PLAIN.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        text, thought = line.message.content, line.message.thinking
+        if line.done or said.get("role") != "assistant":
+            return None
+        if text and not thought and said.get("content"):
+            return TextDelta(self._indexes["content"], text)
+        if thought and not text and said.get("thinking"):
+            return ThinkingDelta(self._indexes["thinking"], thought, None, dict(OF_OURS))
+        return None
 
     def decoded(self, data: bytes) -> Any:
         """The value of a line. Only the input of a call needs the careful reader, for two equal keys in it."""
@@ -169,6 +188,22 @@ def _natural_start(model: str | None) -> dict[str, Any]:
     return {**named, "created_at": NO_TIME, "message": {"role": "assistant"}}
 
 
+class _PlainMessage(msgspec.Struct, forbid_unknown_fields=True):
+    role: Literal["assistant"]
+    content: str
+    thinking: str = ""
+
+
+class _PlainLine(msgspec.Struct, forbid_unknown_fields=True):
+    message: _PlainMessage
+    done: bool
+    model: str = ""
+    created_at: str = ""
+
+
+_PLAIN: Final = msgspec.json.Decoder(_PlainLine)
+
+
 class _Function(msgspec.Struct):
     arguments: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -215,6 +250,7 @@ class StreamWriter(EventWriter):
         self._model: str | None = None
         self._head: dict[str, Any] = {}
         self._message: dict[str, Any] = {}  # what every message says: its role, and a text, be it empty
+        self._around_words: dict[str, tuple[bytes, bytes]] = {}
         self._begun: dict[str, set[int]] = {"content": set(), "thinking": set()}
         self._calls: dict[int, tuple[ToolUseStart, list[str]]] = {}
         self._silent: list[ToolUseBlock] = []  # calls without any input: at the limit, these were cut
@@ -228,16 +264,22 @@ class StreamWriter(EventWriter):
         self._head = {key: known[key] for key in _EVERY_LINE if key in known}
         role, content = ("role",) if "role" in known["message"] else (), {} if notes.get("form") else {"content": ""}
         self._message = {**{key: known["message"][key] for key in role}, **content}
+        self._around_words = {key: self._line_around(key) for key in ("content", "thinking")}
         return b""
 
-    def text(self, index: int, text: str, _raw: ProviderRaw | None) -> bytes:
+    def text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
         """There is one text; a second one goes on from it."""
-        return self._words("content", index, text)
+        line = self._words("content", index, text)
+        self.grows(TextDelta, index, raw, self._around_words["content"])
+        return line
 
     def thinking(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
         """Reasoning, if it is of this origin."""
-        is_ours = bool(notes_of(raw, NAME)) or index in self._begun["thinking"]
-        return self._words("thinking", index, text) if is_ours else b""
+        if not notes_of(raw, NAME) and index not in self._begun["thinking"]:
+            return b""
+        line = self._words("thinking", index, text)
+        self.grows(ThinkingDelta, index, raw, self._around_words["thinking"])
+        return line
 
     def call_begun(self, start: ToolUseStart) -> bytes:
         """Nothing yet: calls are written whole."""
@@ -311,6 +353,11 @@ class StreamWriter(EventWriter):
         """The calls without input that waited."""
         calls, self._silent = self._silent, []
         return b"".join(self._line({"tool_calls": [written_call(call)]}) for call in calls)
+
+    def _line_around(self, key: str) -> tuple[bytes, bytes]:
+        """What stands before and after a text in a line."""
+        before, _, after = self._line({key: _HERE}).rpartition(json_text(_HERE))
+        return before, after
 
     def _line(self, message: dict[str, Any]) -> bytes:
         return self._framed({**self._head, "message": {**self._message, **message}, "done": False})

@@ -2,6 +2,7 @@
 
     class StreamReader(FrameReader):
         def take(self, wire, name, events)      one object, and the name of its event where the framing has one
+        def words(self, data)                   the next words of a text that goes on, if an event is nothing but that
         def decoded(self, data)                 the object in an event, where a dialect has to look more closely
 
 ``take`` appends events, and a ``MessageComplete`` as the last of them. It raises ``FormatError`` for what is out of
@@ -46,6 +47,10 @@ class FrameReader:
         """One object of the stream."""
         raise NotImplementedError
 
+    def words(self, _data: bytes) -> StreamEvent | None:
+        """The next words of a text that goes on; ``None`` if there is anything else to see. A short way, for most."""
+        return None
+
     def decoded(self, data: bytes) -> Any:
         """The value in an event. What is no JSON is a ``DecodeError`` of msgspec, or a ``JsonError``."""
         return msgspec.json.decode(data)
@@ -87,8 +92,13 @@ class FrameReader:
 
     def _take_frames(self, frames: Any, events: list[StreamEvent]) -> None:
         for frame in frames:
-            if not self._is_over and not self._is_strange:
-                self._take(frame, events)
+            words = self.words(frame.data) if self._head is None and self._end is None else None
+            if words is not None:
+                events.append(words)
+                continue
+            self._take(frame, events)
+            if self._is_over or self._is_strange:
+                break
 
     def _take(self, frame: Frame, events: list[StreamEvent]) -> None:
         data = frame.data.removeprefix(_BYTE_ORDER_MARK) if self._head is not None else frame.data

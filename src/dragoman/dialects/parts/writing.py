@@ -11,8 +11,9 @@
         completed(end, usage)           the proper end
         failed(error)                   the end of what has failed
 
-Each gives the bytes for what it is told. Here is seen to it that they are called in order and only while the message
-goes on, that a character is written whole whose halves came apart, and that the end waits for what was consumed.
+Each gives the bytes for what it is told, and may say with ``grows`` how the next words are to be written. Here is seen
+to it that they are called in order and only while the message goes on, that a character is written whole whose halves
+came apart, and that the end waits for what was consumed.
 
 The one rule: events that do not fold to a finished reply never give a stream that looks finished.
 """
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from dragoman.dialects.parts.framing import json_text
 from dragoman.event import (
     BlockComplete,
     MessageComplete,
@@ -54,6 +56,8 @@ class EventWriter:
         self._halves: dict[int, str] = {}
         self._is_torn = False  # half of a character stood alone
         self._is_begun = False
+        self._growing: tuple[type, int, ProviderRaw | None] | None = None  # the deltas that only add words
+        self._around: tuple[bytes, bytes] = (b"", b"")
         self._usage: TokenUsage | None = None
         self._end: MessageComplete | None = None
         self._is_over = False
@@ -99,8 +103,33 @@ class EventWriter:
         """What was consumed, as far as it is known."""
         return self._usage
 
+    def grows(self, kind: type, index: int, raw: ProviderRaw | None, around: tuple[bytes, bytes]) -> None:
+        """More words of this block, if they come next, are written between these bytes: most events are such."""
+        if not self._halves:
+            self._growing, self._around = (kind, index, raw), around
+
     def feed(self, event: StreamEvent) -> bytes:
         """The bytes for one event, as far as the wire can say it by itself."""
+        kind = type(event)
+        if self._growing is not None and (kind is TextDelta or kind is ThinkingDelta):
+            more = self._more(event)  # type: ignore[arg-type]
+            if more is not None:
+                return more
+        self._growing = None
+        return self._fed(event)
+
+    def _more(self, delta: TextDelta | ThinkingDelta) -> bytes | None:
+        """The next words of a block that grows; ``None`` if there is more to do."""
+        kind, index, raw = self._growing or (None, -1, None)
+        if delta.index != index or type(delta) is not kind or not delta.text or delta.provider_raw not in (None, raw):
+            return None
+        before, after = self._around
+        try:
+            return before + json_text(delta.text) + after
+        except UnicodeEncodeError:
+            return None
+
+    def _fed(self, event: StreamEvent) -> bytes:
         if self._is_over:
             return b""
         if isinstance(event, UsageUpdate):
@@ -113,7 +142,7 @@ class EventWriter:
         if isinstance(event, MessageStart) and not self._is_begun:
             self._is_begun = True
             return self.begun(event)
-        opened = b"" if self._is_begun else self.feed(MessageStart())
+        opened = b"" if self._is_begun else self._fed(MessageStart())
         problem = self._problem(event)
         return opened + (self._written(event) if problem is None else self._failing(StreamError(problem)))
 
