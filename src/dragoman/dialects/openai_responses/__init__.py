@@ -12,6 +12,11 @@ What a block remembers beside its residue, in ``provider_raw``:
     form       "refusal", "bare", "part", "content", "list": which of several shapes the wire has for it
     cuts       the lengths of the summaries that a reasoning text was joined from
     id         what the wire calls the call, where that is not our id
+
+And what a reply remembers:
+
+    output_text    the response repeats its words beside its items
+    revised        by the id of an item: what the last event of a stream said otherwise about it
 """
 
 from __future__ import annotations
