@@ -1,4 +1,4 @@
-"""The part of ``dragoman prove`` that translates: each request into every other dialect, and the table of it.
+"""The part of ``dragoman prove`` that translates: each request and answer into every other dialect, and the table.
 
 The measuring is ``dragoman.fidelity``'s; here records come in, and two files and a few lines go out. The one rule: a
 translation that fails is counted as one that fell short, and the next one is tried.
@@ -7,7 +7,7 @@ translation that fails is counted as one that fell short, and the next one is tr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +18,41 @@ from rich.table import Table
 
 from dragoman import dialects
 from dragoman.errors import InputError
-from dragoman.fidelity import Cell, Dialect, Shortfall, Tally, cells, findings_of
+from dragoman.exchange import Reply, Request
+from dragoman.fidelity import Cell, Shortfall, Tally, cells, findings_of
 from dragoman.fidelity.table import markdown_of_cells, markdown_of_tally, plain, summary_of_cells
 
 
-def tally_record(record: dict[str, Any], source: str, spoken: Mapping[str, Dialect], tally: Tally) -> None:
-    """Write the request of a record in every other dialect, read it there, and count what became of it."""
-    wire = record.get("request")
-    if not isinstance(wire, dict):
-        return
+def tally_record(record: dict[str, Any], source: str, spoken: Mapping[str, Any], tally: Tally) -> None:
+    """Write the request and the whole answer of a record in every other dialect, and count what became of them."""
+    if isinstance(record.get("request"), dict):
+        request = _read(spoken[source].read_request, record["request"])
+        if request is not None:
+            tally.requests[source] += 1
+            _translate(request, record["id"], source, spoken, tally)
+    if isinstance(record.get("response"), dict) and record.get("status") in (200, None):
+        reply = _read(spoken[source].read_reply, record["response"])
+        if reply is not None and reply.fault is None:
+            tally.answers[source] += 1
+            _translate(reply, record["id"], source, spoken, tally)
+
+
+def _read(read: Callable[[Any], Any], wire: Any) -> Any:
     try:
-        request = spoken[source].read_request(wire)
-    except Exception:  # what is no request is told by the part that proves it
-        return
-    tally.requests[source] += 1
+        return read(wire)
+    except Exception:  # what cannot be read is told by the part that proves it
+        return None
+
+
+def _translate(said: Request | Reply, record: str, source: str, spoken: Mapping[str, Any], tally: Tally) -> None:
     for target, dialect in spoken.items():
         if target == source:
             continue
         try:
-            tally.add(record["id"], source, target, findings_of(request, dialect))
+            tally.add(record, source, target, findings_of(said, dialect))
         except Exception as error:  # whatever it is, it belongs to this pair and not to the next one
-            tally.shortfalls.append(
-                Shortfall(record["id"], source, target, "request", f"{type(error).__name__}: {error}")
-            )
+            kind = type(said).__name__.lower()
+            tally.shortfalls.append(Shortfall(record, source, target, kind, f"{type(error).__name__}: {error}"))
 
 
 def made_folder(folder: Path) -> Path:
@@ -62,9 +74,9 @@ def write_table(folder: Path, tally: Tally) -> tuple[Cell, ...]:
 
 def page(measured: tuple[Cell, ...], tally: Tally) -> Iterable[str]:
     """The whole table as Markdown."""
-    yield from ("# Fidelity", "", "## Recorded requests", "")
+    yield from ("# Fidelity", "", "## Recorded traffic", "")
     yield from markdown_of_tally(tally)
-    yield from ("## Constructed requests", "", "kept / changed / lost", "")
+    yield from ("## Constructed cases", "", "kept / changed / lost", "")
     yield from summary_of_cells(measured)
     yield ""
     yield from markdown_of_cells(measured)

@@ -21,13 +21,16 @@ import msgspec
 from dragoman.exchange import (
     Options,
     Reasoning,
+    Reply,
     Request,
     ResponseFormat,
     SideEffects,
+    StopReason,
     ToolChoice,
     ToolDefinition,
     Written,
 )
+from dragoman.fidelity.answers import kinds_answered
 from dragoman.fidelity.comparison import kinds_said
 from dragoman.message import (
     AudioBlock,
@@ -40,6 +43,7 @@ from dragoman.message import (
     MessageMetadata,
     Role,
     TextBlock,
+    TokenUsage,
     ToolResultBlock,
     ToolUseBlock,
     VideoBlock,
@@ -47,7 +51,10 @@ from dragoman.message import (
 
 
 class Dialect(Protocol):
-    """What is needed of a dialect: any module or object that reads and writes requests. It may have ``UNSPOKEN``."""
+    """What is needed of a dialect: any module or object that reads and writes requests.
+
+    It may have ``UNSPOKEN``. If it reads and writes answers, as ``read_reply`` and ``write_reply``, these are measured.
+    """
 
     NAME: Any
 
@@ -66,7 +73,8 @@ class Case(msgspec.Struct, frozen=True):
     name: str
     group: str  # under which heading it is shown
     kind: str  # the kind of finding that tells what became of it
-    request: Request | None = None  # ``None``: only a dialect itself can say it
+    request: Request | None = None  # without one, only a dialect itself can say it
+    answer: Reply | None = None  # in place of a request
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
@@ -199,9 +207,49 @@ def _beside() -> dict[str, tuple[str, Request | None]]:
     }
 
 
+def _answer(*blocks: ContentBlock, why: StopReason = StopReason.END_TURN, **counts: Any) -> Reply:
+    usage = TokenUsage(**{"input_tokens": 100, "output_tokens": 50, **counts})
+    word = "END" if why is StopReason.STOP_SEQUENCE else None
+    said = blocks or (TextBlock("Hi."),)
+    return Reply(content=said, stop_reason=why, stop_sequence=word, usage=usage, model="some-model")
+
+
+def _answers() -> dict[str, tuple[str, Reply]]:
+    """Each case about an answer: its name, the kind of its finding, and an answer."""
+    why, ends = "answer.stop_reason", StopReason
+    counts: dict[str, Any] = {
+        "cached_input_tokens": 20,
+        "cache_creation_input_tokens": 10,
+        "reasoning_tokens": 5,
+        "input_audio_tokens": 3,
+        "output_audio_tokens": 2,
+        "server_tool_calls": {"web_search": 1},
+        "service_tier": "priority",
+    }
+    hour = _answer(cache_creation_input_tokens=10, cache_creation_1h_input_tokens=4)
+    return {
+        "answer: text": ("answer.text", _answer()),
+        "answer: tool_use": ("answer.tool_use", _answer(TextBlock("Reading."), _CALL, why=ends.TOOL_USE)),
+        "answer: model": ("answer.model", _answer()),
+        "ended: done": (why, _answer()),
+        "ended: waits for results": (why, _answer(_CALL, why=ends.TOOL_USE)),
+        "ended: too long": (why, _answer(why=ends.MAX_TOKENS)),
+        "ended: by a word": (why, _answer(why=ends.STOP_SEQUENCE)),
+        "ended: which word": ("answer.stop_sequence", _answer(why=ends.STOP_SEQUENCE)),
+        "ended: declined": (why, _answer(why=ends.REFUSAL)),
+        "ended: paused": (why, _answer(why=ends.PAUSED)),
+        "count: input_tokens": ("answer.usage.input_tokens", _answer()),
+        "count: output_tokens": ("answer.usage.output_tokens", _answer()),
+        "count: input beside a cache": ("answer.usage.input_tokens", hour),
+        **{f"count: {name}": (f"answer.usage.{name}", _answer(**{name: value})) for name, value in counts.items()},
+        "count: cached for an hour": ("answer.usage.cache_creation_1h_input_tokens", hour),
+    }
+
+
 CASES: Final = (
     *(Case(name, "Blocks", kind, request) for name, (kind, request) in _blocks().items()),
     *(Case(name, "Tools and options", kind, request) for name, (kind, request) in _beside().items()),
+    *(Case(name, "Answers", kind, answer=answer) for name, (kind, answer) in _answers().items()),
 )
 
 
@@ -213,12 +261,22 @@ def sample(dialect: Dialect, case: Case) -> Any | None:
     own = own_words(dialect.NAME)
     if case.name in own:
         return own[case.name]
+    if case.answer is not None:
+        return _answer_sample(dialect, case.answer, case.kind)
     if case.request is None:
         return None
     written = dialect.write_request(case.request)
     if written.losses or case.kind not in kinds_said(dialect.read_request(written.wire)):
         return None
     return written.wire
+
+
+def _answer_sample(dialect: Any, answer: Reply, kind: str) -> Any | None:
+    if not hasattr(dialect, "write_reply"):
+        return None
+    written: Written = dialect.write_reply(answer)
+    lost = kind.removeprefix("answer.") in {loss.block_type for loss in written.losses}
+    return None if lost or kind not in kinds_answered(dialect.read_reply(written.wire)) else written.wire
 
 
 def own_words(name: str) -> Mapping[str, Any]:

@@ -74,12 +74,13 @@ def compared(
 
     ``unspoken`` names options that the target does not say in a request, and why nothing is lost by that.
     """
-    comparing = _Comparing(written.losses, after, target)
+    comparing = _Comparing(written.losses, before, after, target)
     found = [finding for at, message in enumerate(before.messages) for finding in comparing.message(at, message)]
     found.extend(_tools(before.tools, after.tools, comparing.losses))
     found.extend(_options(before, after, comparing.losses, unspoken))
     for name in asides_of(before, target):
-        found.append(_missing("aside", comparing.losses.of_option(name), name))
+        reason = comparing.losses.of_option(name)
+        found.append(_missing("aside", reason and f"{name}: {reason}", name, f"{name}: left out"))
     return tuple(found)
 
 
@@ -129,26 +130,17 @@ def _found(kind: str, note: str, place: str) -> Finding:
 
 
 class _Scope:
-    """The blocks among which one is looked for: those of one role, or of one result. Each is found once."""
+    """The blocks among which others are looked for: those of one role, or of one result. Each is found once."""
 
-    def __init__(self, blocks: Iterable[tuple[_Position, ContentBlock]]) -> None:
+    def __init__(self, wanted: Iterable[ContentBlock], blocks: Iterable[tuple[_Position, ContentBlock]]) -> None:
         self._left = list(blocks)
-        self._at = self._offset = 0
         self._texts = [(position, block.text) for position, block in self._left if isinstance(block, TextBlock)]
+        texts = [block.text for block in wanted if isinstance(block, TextBlock) and block.text]
+        self._found_texts = iter(_found_texts(texts, self._texts))
 
-    def text(self, text: str) -> _Found | None:
-        """A text that stands alone, or as a part of one with nothing but white space between the parts."""
-        for at in range(self._at, len(self._texts)):
-            position, candidate = self._texts[at]
-            start = self._offset if at == self._at else 0
-            if start == 0 and candidate == text:
-                self._at, self._offset = at + 1, 0
-                return _Found((*position, 0))
-            found = candidate.find(text, start)
-            if found >= 0 and _is_blank(candidate[start:found]) and _is_blank(candidate[found + len(text) :][:1]):
-                self._at, self._offset = at, found + len(text)
-                return _Found((*position, found), JOINED)
-        return None
+    def text(self) -> _Found | None:
+        """Where the next of the wanted texts is: alone, or as a part of one."""
+        return next(self._found_texts)
 
     def medium(self, block: _Medium) -> _Found | None:
         """A medium with the same bytes or the same address."""
@@ -178,6 +170,32 @@ class _Scope:
         return None
 
 
+def _found_texts(wanted: list[str], texts: list[tuple[_Position, str]]) -> Iterator[_Found | None]:
+    """Each text in order: one that stands alone, or a part of one that holds nothing else but other wanted texts."""
+    at = offset = 0
+    for number, text in enumerate(wanted):
+        following = wanted[number + 1] if number + 1 < len(wanted) else None
+        for place in range(at, len(texts)):
+            position, candidate = texts[place]
+            start = offset if place == at else 0
+            if start == 0 and candidate == text:
+                at, offset = place + 1, 0
+                yield _Found((*position, 0))
+                break
+            found = candidate.find(text, start)
+            if found >= 0 and _is_blank(candidate[start:found]) and _may_end(candidate, found + len(text), following):
+                at, offset = place, found + len(text)
+                yield _Found((*position, found), JOINED)
+                break
+        else:
+            yield None
+
+
+def _may_end(candidate: str, end: int, following: str | None) -> bool:
+    """Whether a wanted text may end there: before white space, before the next wanted one, or with the whole."""
+    return _is_blank(candidate[end : end + 1]) or (following is not None and candidate.startswith(following, end))
+
+
 def _is_blank(text: str) -> bool:
     return not text.strip()
 
@@ -205,7 +223,7 @@ def _changes(before: _Medium, after: _Medium) -> str:
 class _Comparing:
     """One translation, looked through from the first message to the last."""
 
-    def __init__(self, losses: Iterable[Loss], after: Request, target: str) -> None:
+    def __init__(self, losses: Iterable[Loss], before: Request, after: Request, target: str) -> None:
         self.losses = _Losses(losses)
         self._target = target
         self._furthest: _Position = ()
@@ -220,7 +238,8 @@ class _Comparing:
                 self._results.append((position, block))
             else:
                 by_role[role].append((position, block))
-        self._scopes = {role: _Scope(by_role[role]) for role in Role}
+        said = [(message.role, block) for message in before.messages for block in message.content]
+        self._scopes = {role: _Scope((b for who, b in said if who is role), by_role[role]) for role in Role}
 
     def message(self, index: int, message: Message) -> Iterator[Finding]:
         """What became of each block of a message."""
@@ -237,7 +256,7 @@ class _Comparing:
             case TextBlock(text):
                 if text:  # an empty one says nothing
                     kind = "system" if message.role is Role.SYSTEM else "text"
-                    yield self._whole(kind, block, scope.text(text), message, place)
+                    yield self._whole(kind, block, scope.text(), message, place)
             case ToolUseBlock() | InvalidToolUseBlock():
                 yield self._call(block, message, place)
             case ToolResultBlock():
@@ -317,7 +336,7 @@ class _Comparing:
             kind = "tool_result.is_error"
             reason = self.losses.of_block(message.id, kind, "is_error", "tool_result")
             yield Finding(kind, "kept", "", place) if there.is_error else _missing(kind, reason, place)
-        scope = _Scope(((at,), block) for at, block in enumerate(there.content))
+        scope = _Scope(result.content, (((at,), block) for at, block in enumerate(there.content)))
         for at, block in enumerate(result.content):
             for finding in self._block(block, message, scope, f"{place}.content[{at}]"):
                 yield msgspec.structs.replace(finding, kind=f"tool_result.{finding.kind}")

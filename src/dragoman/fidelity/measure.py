@@ -1,7 +1,7 @@
 """The measuring: every ordered pair of dialects, on constructed requests and on any others that are given.
 
     cells(dialects)                  one cell for each case, from each dialect to each other and to itself
-    findings_of(request, target)     what becomes of everything in a request
+    findings_of(request, target)     what becomes of everything in a request, or in an answer
     Tally                            findings, counted
 
 The one rule: nothing is counted as said that was not read back from the target's wire.
@@ -16,7 +16,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dragoman.dialects.parts.residue import difference
-from dragoman.exchange import Request
+from dragoman.exchange import Reply, Request, Written
+from dragoman.fidelity.answers import compared_answers
 from dragoman.fidelity.cases import CASES, Case, Dialect, sample
 from dragoman.fidelity.comparison import Finding, compared
 
@@ -51,8 +52,17 @@ class Shortfall(msgspec.Struct, frozen=True):
     place: str = ""
 
 
-def findings_of(request: Request, target: Dialect) -> tuple[Finding, ...]:
-    """What becomes of everything in a request when it is written for the target, by reading it there."""
+def findings_of(said: Request | Reply, target: Any) -> tuple[Finding, ...]:
+    """What becomes of everything in a request or an answer when it is written for the target, by reading it there."""
+    return _of_answer(said, target) if isinstance(said, Reply) else _of_request(said, target)
+
+
+def _of_answer(reply: Reply, target: Any) -> tuple[Finding, ...]:
+    written: Written = target.write_reply(reply)
+    return compared_answers(reply, written, target.read_reply(written.wire), target.NAME)
+
+
+def _of_request(request: Request, target: Dialect) -> tuple[Finding, ...]:
     written = target.write_request(request)
     unspoken: Mapping[str, str] = getattr(target, "UNSPOKEN", {})
     return compared(request, written, target.read_request(written.wire), target.NAME, unspoken)
@@ -66,16 +76,21 @@ def cells(dialects: Iterable[Dialect], cases: Iterable[Case] = CASES) -> tuple[C
 
 def _row(source: Dialect, case: Case, targets: Iterable[Dialect]) -> Iterator[Cell]:
     wire = sample(source, case)
-    request = None if wire is None else source.read_request(wire)
+    said = None if wire is None else _read(source, wire, case)
     for target in targets:
-        if request is None:
+        if said is None or (isinstance(said, Reply) and not hasattr(target, "write_reply")):
             yield Cell(source.NAME, target.NAME, case.group, case.name, "n/a")
             continue
-        found = [finding for finding in findings_of(request, target) if finding.kind == case.kind]
+        found = [finding for finding in findings_of(said, target) if finding.kind == case.kind]
         verdict, notes = _verdict(found)
-        if source.NAME == target.NAME and _is_exact(wire, request, target):
+        if source.NAME == target.NAME and _is_exact(wire, said, target):
             verdict, notes = "exact", ()
         yield Cell(source.NAME, target.NAME, case.group, case.name, verdict, notes)
+
+
+def _read(source: Any, wire: Any, case: Case) -> Request | Reply:
+    said: Request | Reply = source.read_request(wire) if case.answer is None else source.read_reply(wire)
+    return said
 
 
 def _verdict(found: list[Finding]) -> tuple[Verdict, tuple[str, ...]]:
@@ -87,8 +102,8 @@ def _verdict(found: list[Finding]) -> tuple[Verdict, tuple[str, ...]]:
     return "kept", ()
 
 
-def _is_exact(wire: Any, request: Request, dialect: Dialect) -> bool:
-    written = dialect.write_request(request)
+def _is_exact(wire: Any, said: Request | Reply, dialect: Any) -> bool:
+    written = dialect.write_reply(said) if isinstance(said, Reply) else dialect.write_request(said)
     return not written.losses and difference(written.wire, wire) is None
 
 
@@ -97,6 +112,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
+        self.answers: Counter[str] = Counter()
         self.counts: Counter[tuple[str, str, str, str]] = Counter()
         self.notes: Counter[tuple[str, str, str, str, str]] = Counter()
         self.shortfalls: list[Shortfall] = []

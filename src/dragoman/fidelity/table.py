@@ -36,6 +36,9 @@ _GROUPS: Final = {
     "opaque_tool": "opaque",
     "options": "options",
     "aside": "own words",
+    "answer.usage": "counts of answers",
+    "answer.stop_reason": "how answers ended",
+    "answer": "said in answers",
 }
 _COLUMNS: Final = (*dict.fromkeys(_GROUPS.values()), "other")
 
@@ -100,10 +103,10 @@ def markdown_of_tally(tally: Tally) -> Iterator[str]:
         if outcome != "hint":
             columns = grouped.setdefault((source, target), {})
             columns.setdefault(group_of(kind), Counter())[outcome] += count
-    for source in sorted(tally.requests):
+    for source in sorted({*tally.requests, *tally.answers}):
         rows = {target: columns for (name, target), columns in grouped.items() if name == source}
         shown = [column for column in _COLUMNS if any(column in columns for columns in rows.values())]
-        yield f"### {tally.requests[source]:,} requests of {source}"
+        yield f"### {tally.requests[source]:,} requests and {tally.answers[source]:,} answers of {source}"
         yield ""
         yield f"| to | {' | '.join(shown)} |"
         yield f"|---{'|---:' * len(shown)}|"
@@ -117,7 +120,9 @@ def group_of(kind: str) -> str:
     inside = kind.removeprefix("tool_result.")
     if kind != inside and kind not in _GROUPS:
         return group_of(inside)
-    return _GROUPS.get(kind) or _GROUPS.get(kind.partition(".")[0], "other")
+    parts = kind.split(".")
+    known = (_GROUPS.get(".".join(parts[:count])) for count in range(len(parts), 0, -1))
+    return next((group for group in known if group is not None), "other")
 
 
 def _amount(counts: Counter[str]) -> str:
@@ -137,7 +142,7 @@ def plain(cells: Sequence[Cell], tally: Tally | None) -> dict[str, Any]:
     """Everything, as plain values."""
     told: dict[str, Any] = {"cells": list(cells)}
     if tally is not None:
-        told["requests"] = dict(tally.requests)
+        told["requests"], told["answers"] = dict(tally.requests), dict(tally.answers)
         told["counts"] = [
             {"source": source, "target": target, "kind": kind, "outcome": outcome, "count": count}
             for (source, target, kind, outcome), count in sorted(tally.counts.items())

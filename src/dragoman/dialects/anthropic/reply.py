@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from dragoman.dialects.anthropic.blocks import NAME, block_notes, cannot_say, read_block, written_block
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, body_of, lost_fault
+from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.residue import fingerprint, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
 from dragoman.event import judged
@@ -112,6 +113,13 @@ def _plain_usage(wire: dict[str, Any]) -> TokenUsage | None:
     )
 
 
+_SAID: Final = Said(
+    ends=("end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "paused"),
+    counts=("cached_input_tokens", "cache_creation_input_tokens", "service_tier"),
+    word=True,
+)
+
+
 def write_reply(reply: Reply) -> Written:
     """A message as the Messages API answers it, and what it cannot say."""
     losses: list[Loss] = []
@@ -124,6 +132,7 @@ def write_reply(reply: Reply) -> Written:
             losses.append(Loss("", "", block.type, NAME, reason))
     losses.extend(lost_fault(reply, NAME))
     rest = restored(natural_reply(reply), notes_of(reply.provider_raw, NAME).get("residue"))
+    losses.extend(lost_details(reply, NAME, _SAID))
     return Written({**rest, "content": content}, tuple(losses))
 
 

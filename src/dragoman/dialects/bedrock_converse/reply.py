@@ -5,11 +5,12 @@ The one rule: written again, an answer is what came, also where we find that it 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from dragoman.dialects.bedrock_converse.blocks import losing, read_block, written_blocks
 from dragoman.dialects.bedrock_converse.words import MALFORMED, NAME, STOP_REASONS, STOP_WORDS, TIERS, UNUSABLE
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
 from dragoman.event import judged
@@ -49,12 +50,22 @@ def _read_end(body: dict[str, Any]) -> Reply:
     )
 
 
+_SAID: Final = Said(
+    ends=("end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"),
+    counts=("cached_input_tokens", "cache_creation_input_tokens", "cache_creation_1h_input_tokens", "service_tier"),
+    tiers=TIERS,
+    word=True,
+    model=False,
+)
+
+
 def write_reply(reply: Reply) -> Written:
     """An answer as Converse gives it, and what it cannot say."""
     losses: list[Loss] = []
     content = written_blocks(reply.content, "reply", losing(losses))
     wire = written_end(reply)
     wire["output"]["message"]["content"] = content
+    losses.extend(lost_details(reply, NAME, _SAID))
     return Written(wire, tuple(losses))
 
 

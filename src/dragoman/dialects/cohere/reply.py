@@ -11,6 +11,7 @@ from typing import Any, Final
 from dragoman.dialects.cohere.blocks import NAME, cannot_say, natural_message, read_said, was_silent
 from dragoman.dialects.cohere.error import RETRYABLE
 from dragoman.dialects.parts.conversation import Conversation, an_object
+from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.functions import ended_unusable, without_silence
 from dragoman.dialects.parts.losses import sayable
 from dragoman.dialects.parts.residue import noted, notes_of, restored
@@ -79,11 +80,19 @@ def _read_end(body: dict[str, Any]) -> Fault:
     )
 
 
+_SAID: Final = Said(
+    ends=("end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "cancelled"),
+    counts=("cached_input_tokens", "reasoning_tokens"),
+    model=False,
+)
+
+
 def write_reply(reply: Reply) -> Written:
     """An answer of ``/v2/chat``, whole, and what it cannot say."""
     losses: list[Loss] = []
     content = sayable(reply.content, cannot_say, NAME, losses)
     notes = notes_of(reply.provider_raw, NAME)
+    losses.extend(lost_details(reply, NAME, _SAID))
     return Written(restored(natural_reply(reply, content, notes.get("form")), notes.get("residue")), tuple(losses))
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from dragoman.dialects.gemini.blocks import Turns, cannot_say, read_part, written_part
 from dragoman.dialects.gemini.spelling import NAME
 from dragoman.dialects.parts.conversation import a_list, an_object, lost_fault
+from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
 from dragoman.event import judged
@@ -123,6 +124,12 @@ def _read_end(candidate: dict[str, Any], feedback: Any, *, called: bool) -> tupl
     return FINISH_REASONS.get(reason, StopReason.UNKNOWN), None
 
 
+_SAID: Final = Said(
+    ends=("end_turn", "max_tokens", "tool_use", "refusal"),
+    counts=("cached_input_tokens", "reasoning_tokens", "service_tier"),
+)
+
+
 def write_reply(reply: Reply) -> Written:
     """A response of generateContent, and what it cannot say. A call that cannot be made is not handed on as one."""
     losses: list[Loss] = []
@@ -138,6 +145,9 @@ def write_reply(reply: Reply) -> Written:
             losses.append(Loss("", "", block.type, NAME, reason))
     if finish_word(reply, notes_of(reply.provider_raw, NAME)) is None:
         losses.extend(lost_fault(reply, NAME))
+    losses.extend(lost_details(reply, NAME, _SAID))
+    if reply.usage is not None and reply.usage.reasoning_tokens > reply.usage.output_tokens:
+        losses.append(Loss("", "", "usage.reasoning_tokens", NAME, "more than were generated, which cannot be"))
     return Written(with_parts(reply, parts), tuple(losses))
 
 
@@ -230,7 +240,7 @@ def natural_usage(usage: TokenUsage, tool_use: int) -> dict[str, Any]:
         "promptTokenCount": prompt - tool_use,
         "candidatesTokenCount": max(0, usage.output_tokens - usage.reasoning_tokens),
         "cachedContentTokenCount": usage.cached_input_tokens,
-        "thoughtsTokenCount": usage.reasoning_tokens,
+        "thoughtsTokenCount": min(usage.output_tokens, usage.reasoning_tokens),
         "toolUsePromptTokenCount": tool_use,
     }
     wire: dict[str, Any] = {key: count for key, count in counts.items() if count}  # as the API: what is 0 is not said

@@ -17,6 +17,7 @@ from dragoman.dialects.ollama.blocks import (
     was_silent,
 )
 from dragoman.dialects.parts.conversation import Conversation, an_object
+from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.faults import stream_error
 from dragoman.dialects.parts.functions import ended_unusable, without_silence
 from dragoman.dialects.parts.losses import sayable
@@ -68,11 +69,15 @@ def _read_stop(reason: Any, content: Iterable[ContentBlock]) -> StopReason:
     return StopReason.TOOL_USE if calls and read is not StopReason.MAX_TOKENS else read
 
 
+_SAID: Final = Said(ends=("end_turn", "max_tokens", "tool_use"), counts=())
+
+
 def write_reply(reply: Reply) -> Written:
     """An answer of ``/api/chat``, whole, and what it cannot say."""
     losses: list[Loss] = []
     content = sayable(reply.content, cannot_answer, NAME, losses)
     notes = notes_of(reply.provider_raw, NAME)
+    losses.extend(lost_details(reply, NAME, _SAID))
     return Written(restored(natural_reply(reply, content, notes.get("form")), notes.get("residue")), tuple(losses))
 
 

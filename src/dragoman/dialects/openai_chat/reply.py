@@ -23,6 +23,7 @@ from dragoman.dialects.openai_chat.blocks import (
 from dragoman.dialects.openai_chat.chunks import Place
 from dragoman.dialects.openai_chat.error import read_error, write_error
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
 from dragoman.event import judged
@@ -88,6 +89,20 @@ def _without_silence(block: ContentBlock) -> ContentBlock:
     return InvalidToolUseBlock(block.id, block.name, "", reason, block.provider_raw)
 
 
+_SAID: Final = Said(
+    ends=("end_turn", "max_tokens", "tool_use", "refusal"),
+    counts=(
+        "cached_input_tokens",
+        "cache_creation_input_tokens",
+        "reasoning_tokens",
+        "input_audio_tokens",
+        "output_audio_tokens",
+        "service_tier",
+    ),
+    tiers=TIERS,
+)
+
+
 def write_reply(reply: Reply) -> Written:
     """A completion as Chat Completions answers it, and what it cannot say."""
     losses: list[Loss] = []
@@ -111,6 +126,7 @@ def write_reply(reply: Reply) -> Written:
         choice["message"] = message
     choices = [] if form == "no choice" and not blocks else [choice, *others]
     wire = restored(natural_reply(reply), notes.get("residue"))
+    losses.extend(lost_details(reply, NAME, _SAID))
     return Written({**wire, "choices": choices}, tuple(losses))
 
 

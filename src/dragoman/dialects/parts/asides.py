@@ -24,7 +24,7 @@ _PARTS_OF_RESIDUE: Final = frozenset({"set", "drop", "in", "at", "is", "was"})
 def lost_asides(request: Request, dialect: str) -> Iterator[Loss]:
     """A loss for everything that was asked for in words that this dialect does not have."""
     for name, origin in asides_of(request, dialect).items():
-        yield Loss("", "", name, dialect, f"a request of {origin} alone")
+        yield Loss("", "", name, dialect, f"only {origin} has such an option")
 
 
 def asides_of(request: Request, dialect: str) -> dict[str, str]:

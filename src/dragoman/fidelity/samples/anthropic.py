@@ -17,6 +17,14 @@ _SPOKEN: Final = {"type": "text", "text": "Hi."}
 _THOUGHT: Final = {"type": "thinking", "thinking": "A greeting.", "signature": "EqQBCkYIAxgC"}
 _SEARCH: Final = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "ULID"}}
 
+
+def _counted(**counts: Any) -> dict[str, Any]:
+    """An answer that consumed this as well."""
+    usage = {"input_tokens": 100, "output_tokens": 50, **counts}
+    end = {"stop_reason": "end_turn", "stop_sequence": None, "usage": usage}
+    return {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [_SPOKEN], **end}
+
+
 WIRES: Final[dict[str, Any]] = {
     "thinking": _said(_THOUGHT, _SPOKEN),
     "signature of thinking": _said(_THOUGHT, _SPOKEN),
@@ -25,4 +33,11 @@ WIRES: Final[dict[str, Any]] = {
     "opaque tool": _said(tools=[{"type": "web_search_20250305", "name": "web_search", "max_uses": 2}]),
     "service_tier": _said(service_tier="standard_only"),
     "in its own words": _said(container="container_1"),
+    "count: server_tool_calls": _counted(server_tool_use={"web_search_requests": 1}),
+    "count: reasoning_tokens": _counted(output_tokens_details={"thinking_tokens": 5}),
+    "count: cached for an hour": _counted(
+        cache_creation_input_tokens=10,
+        cache_read_input_tokens=0,
+        cache_creation={"ephemeral_5m_input_tokens": 6, "ephemeral_1h_input_tokens": 4},
+    ),
 }
