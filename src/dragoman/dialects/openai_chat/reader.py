@@ -9,21 +9,21 @@ The one rule: what was cut, damaged or out of order never looks complete.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
-from dragoman.dialects.openai_chat.blocks import LEGACY_ID, NAME, notes_of_message, read_blocks
+from dragoman.dialects.openai_chat.blocks import ABSENT, LEGACY_ID, NAME, notes_of_message, read_blocks
 from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Completion, Piece, Place, chunk_from
 from dragoman.dialects.openai_chat.error import read_error
+from dragoman.dialects.openai_chat.repeats import EVENTS, Pattern, taken_out, typed_chunk
 from dragoman.dialects.openai_chat.reply import natural_reply, read_usage, reply_from
 from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.dialects.parts.framing import FramingError, splitter
 from dragoman.dialects.parts.late import Late
-from dragoman.dialects.parts.residue import noted
+from dragoman.dialects.parts.residue import fingerprint, noted
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import FormatError
 from dragoman.event import (
@@ -51,101 +51,7 @@ from dragoman.message import (
     ToolUseBlock,
 )
 
-# --- chunks that repeat the one before -------------------------------------------------------------------------------
-
-_Quiet = str | UnsetType | None
-
-
-class _Arguments(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    arguments: str
-
-
-class _Call(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    index: int
-    function: _Arguments
-
-
-class _Delta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    content: _Quiet = UNSET
-    role: _Quiet = UNSET
-    reasoning_content: _Quiet = UNSET
-    reasoning: _Quiet = UNSET
-    refusal: UnsetType | None = UNSET
-    tool_calls: tuple[_Call] | UnsetType | None = UNSET
-
-
-class _Choice(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    delta: _Delta
-    index: int = 0
-    finish_reason: UnsetType | None = UNSET
-    logprobs: UnsetType | None = UNSET
-    native_finish_reason: UnsetType | None = UNSET
-
-
-class _Chunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A chunk of one choice, which goes on and says nothing that is not known."""
-
-    choices: tuple[_Choice]
-    id: str | None = None
-    object: str | None = None
-    created: float | None = None
-    model: str | None = None
-    system_fingerprint: _Quiet = UNSET
-    service_tier: _Quiet = UNSET
-    provider: _Quiet = UNSET
-    usage: None = None
-    obfuscation: str = ""  # padding of OpenAI's
-    p: str = ""  # padding of Mistral's
-
-
-_typed_chunk: Final = msgspec.json.Decoder(_Chunk).decode
-_KINDS: Final[dict[str, Callable[[int, str], StreamEvent]]] = {
-    "content": TextDelta,
-    "reasoning_content": ThinkingDelta,
-    "reasoning": ThinkingDelta,
-    "tool_calls": ToolUseInputDelta,
-}
 _TRIES: Final = 16  # of chunks that have another shape, before none is looked at any more
-
-
-class _Pattern(msgspec.Struct):
-    """What the last chunk said beside its words, and what those became. A chunk that says the same adds words alone."""
-
-    key: str
-    beside: tuple[Any, ...]
-    index: int  # of the events
-    words: list[str]
-
-
-def _beside(chunk: _Chunk, key: str) -> tuple[Any, ...]:
-    """What a chunk says beside the words under one key. Saying it twice is saying it once."""
-    choice = chunk.choices[0]
-    delta = choice.delta
-    return (
-        chunk.system_fingerprint,
-        chunk.service_tier,
-        chunk.provider,
-        choice.index,
-        choice.logprobs,
-        choice.native_finish_reason,
-        delta.role,
-        delta.refusal,
-        None if key == "content" else delta.content,
-        None if key == "reasoning_content" else delta.reasoning_content,
-        None if key == "reasoning" else delta.reasoning,
-        delta.tool_calls[0].index if key == "tool_calls" and delta.tool_calls else delta.tool_calls,
-    )
-
-
-def _words_under(chunk: _Chunk, key: str) -> str | None:
-    delta = chunk.choices[0].delta
-    if key == "tool_calls":
-        return delta.tool_calls[0].function.arguments if delta.tool_calls else None
-    said = getattr(delta, key)
-    return said if isinstance(said, str) else None
-
-
-# --- the reader ------------------------------------------------------------------------------------------------------
 
 
 class StreamReader:
@@ -169,7 +75,7 @@ class StreamReader:
         self._signatures: dict[int, str] = {}  # of reasoning details, as they were told
         self._halves: dict[Place, str] = {}  # half of a character, whose other half may follow
         self._pending: dict[Place, str] = {}  # input of calls that have no name yet
-        self._pattern: _Pattern | None = None
+        self._pattern: Pattern | None = None
         self._tries = _TRIES
         self._start: MessageStart | None = None
         self._usage: TokenUsage | None = None
@@ -178,11 +84,20 @@ class StreamReader:
 
     def feed(self, data: bytes) -> list[StreamEvent]:
         """The events that these bytes complete."""
+        pattern = self._pattern
+        if pattern is not None and pattern.before and data.startswith(pattern.before):
+            words = pattern.words_in(data)
+            if words:
+                pattern.words.append(words)
+                return [pattern.event(pattern.index, words)]
         events: list[StreamEvent] = []
-        if self._pattern is not None:
-            only = self._only(data)
-            if only is not None and self._take_words(only, self._pattern, events):
-                return events
+        only = self._only(data) if pattern is not None else None
+        if pattern is not None and only is not None and self._take_words(only, pattern, events):
+            if pattern.tries > 0:
+                pattern.learn(data, only, pattern.words[-1])
+            return events
+        if pattern is not None:
+            pattern.before = b""  # what comes next may be the rest of an event
         if self._head is not None:
             self._head = (self._head + data)[:HEAD_BYTES]
         try:
@@ -213,18 +128,18 @@ class StreamReader:
         elif self._pattern is None or not self._take_words(data, self._pattern, events):
             self._take_any(data, events)
 
-    def _take_words(self, data: bytes, pattern: _Pattern, events: list[StreamEvent]) -> bool:
+    def _take_words(self, data: bytes, pattern: Pattern, events: list[StreamEvent]) -> bool:
         """Take a chunk that repeats the one before but for a few words; whether it was that."""
         try:
-            chunk = _typed_chunk(data)
+            chunk = typed_chunk(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
-        key = pattern.key
-        words = _words_under(chunk, key)
-        if not words or _beside(chunk, key) != pattern.beside:
+        (choice,) = chunk.choices
+        words = taken_out(choice.delta, pattern.key)
+        if not words or not pattern.repeats(chunk, choice):
             return False
         pattern.words.append(words)
-        events.append(_KINDS[key](pattern.index, words))
+        events.append(pattern.event(pattern.index, words))
         return True
 
     def _take_any(self, data: bytes, events: list[StreamEvent]) -> None:
@@ -250,23 +165,23 @@ class StreamReader:
             return
         self._tries -= 1
         try:
-            chunk = _typed_chunk(data)
+            chunk = typed_chunk(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return
-        said = [key for key in _KINDS if _words_under(chunk, key)]
-        if len(said) != 1 or chunk.choices[0].index or not self._completion.is_settled:
+        (choice,) = chunk.choices
+        said = [key for key in EVENTS if getattr(choice.delta, key)]
+        if len(said) != 1 or choice.index or not self._completion.is_settled:
             return
         (key,) = said
-        at = 0
-        if key == "tool_calls" and chunk.choices[0].delta.tool_calls:
-            at = first.position(chunk.choices[0].delta.tool_calls[0].index) or 0
-        words = first.words.get((key, at))
-        is_thinking = key in THINKING_FIELDS
-        if words is None or (key, at) not in self._opened or (is_thinking and key != first.origin):
+        calls = choice.delta.tool_calls
+        at = first.position(calls[0].index) if calls else 0
+        if at is None or not taken_out(choice.delta, key):
             return
-        self._tries = _TRIES
-        if not (key == "content" and first.part(0) is not None):
-            self._pattern = _Pattern(key, _beside(chunk, key), self._indexes[key, at], words)
+        place = (key, at)
+        is_other = (key in THINKING_FIELDS and key != first.origin) or (key == "content" and first.part(0) is not None)
+        if place in self._opened and not is_other:
+            self._tries = _TRIES
+            self._pattern = Pattern(key, chunk, choice, self._indexes[place], first.words[place], EVENTS[key])
 
     def _chunk(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         try:
@@ -288,14 +203,11 @@ class StreamReader:
     def _start_notes(self) -> ProviderRaw | None:
         """What the notes about the reply will be, as far as they are known."""
         top, first = self._completion.top, self._completion.first
-        natural = natural_reply(Reply(stop_reason=StopReason.END_TURN, model=text_or_none(top.get("model"))))
-        rest = {key: value for key, value in top.items() if key != "usage"}
         message = {key: value for key, value in first.message.items() if not value or key not in _HOLDS_BLOCKS}
         message = {key: value for key, value in message.items() if key == "content" or (key, 0) not in first.words}
         if ("content", 0) in first.words or isinstance(message.get("content"), list):
             message["content"] = None
-        notes = notes_of_message(Role.ASSISTANT, [], message, reply=True)
-        return noted(NAME, natural, {**rest, "object": natural["object"]}, message=notes)
+        return _plain_start_notes(top, message) or _start_notes(top, message)
 
     def _update_usage(self, events: list[StreamEvent]) -> None:
         top = self._completion.top
@@ -440,6 +352,36 @@ class StreamReader:
         events.append(event)
         self._over = True
         self._pattern = None
+
+
+_NATURAL: Final = natural_reply(Reply(stop_reason=StopReason.END_TURN))
+_MADE_UP: Final = {key: fingerprint(_NATURAL[key]) for key in ("id", "created")}
+
+
+def _start_notes(top: dict[str, Any], message: dict[str, Any]) -> ProviderRaw | None:
+    natural = natural_reply(Reply(stop_reason=StopReason.END_TURN, model=text_or_none(top.get("model"))))
+    rest = {key: value for key, value in top.items() if key != "usage"}
+    notes = notes_of_message(Role.ASSISTANT, [], message, reply=True)
+    return noted(NAME, natural, {**rest, "object": natural["object"]}, message=notes)
+
+
+def _plain_start_notes(top: dict[str, Any], message: dict[str, Any]) -> ProviderRaw | None:
+    """The same for what most streams begin with: an id, a time, a model and a role."""
+    provider_id, created, content = top.get("id"), top.get("created"), message.get("content", ABSENT)
+    if type(provider_id) is not str or type(created) is not int or type(top.get("model")) is not str:
+        return None
+    if provider_id == _NATURAL["id"] or created == _NATURAL["created"] or message.get("role") != "assistant":
+        return None
+    if content is not None and content != "":
+        return None
+    numbers = {"id": {"is": provider_id, "was": _MADE_UP["id"]}, "created": {"is": created, "was": _MADE_UP["created"]}}
+    added = {key: value for key, value in top.items() if key not in _NATURAL and key != "usage"}
+    beside = {key: value for key, value in message.items() if key not in ("role", "content")}
+    notes: dict[str, Any] = {"form": "empty"} if content == "" else {}
+    if beside:
+        notes["residue"] = {"set": beside}
+    raw: ProviderRaw = {"dialect": NAME, "residue": {"set": added, "in": numbers} if added else {"in": numbers}}
+    return {**raw, "message": {"dialect": NAME, **notes}} if notes else raw
 
 
 _HOLDS_BLOCKS: Final = (

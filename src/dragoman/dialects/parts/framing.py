@@ -51,6 +51,7 @@ class SseSplitter:
         self._named = (b"", "")  # the last line that named an event, and that name: most often the next one is the same
         self._before = b"data: "  # what stood before the data of the last event
         self._begun = False
+        self._is_idle = False  # whether every line that has begun has ended, and every event
 
     def feed(self, data: bytes) -> list[Frame]:
         """The events that are complete now."""
@@ -66,20 +67,19 @@ class SseSplitter:
         rest = lines.pop()
         if rest:
             self._rest = [rest]
-        return self._frames(lines)
+        frames = self._frames(lines)
+        self._is_idle = self._begun and not self._rest and not self._data and self._event is None
+        return frames
 
     def only(self, data: bytes) -> bytes | None:
         """The data of the event, if these bytes are exactly one and look like the last one; else they are to be fed."""
         start = len(self._before)
         if (
-            data.find(b"\n", start) == len(data) - 2
+            self._is_idle
+            and data.find(b"\n", start) == len(data) - 2
             and data.startswith(self._before)
             and data[-1] == _NEWLINE
             and _CARRIAGE_RETURN not in data
-            and not self._rest
-            and not self._data
-            and self._event is None
-            and self._begun
         ):
             return data[start:-2]
         return None
