@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from dragoman.dialects.cohere.blocks import NAME, cannot_say, natural_message, read_said, was_silent
-from dragoman.dialects.cohere.error import RETRYABLE
+from dragoman.dialects.cohere.error import RETRYABLE, read_error, write_error
 from dragoman.dialects.parts.conversation import Conversation, an_object
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.functions import ended_unusable, without_silence
@@ -46,8 +46,13 @@ _ENDS: Final = {  # what an answer that ended badly failed of, by its finish rea
 
 
 def read_reply(wire: Any) -> Reply:
-    """An answer of ``/v2/chat``, whole."""
-    return _judged(reply_from(an_object(wire, "$")))
+    """An answer of ``/v2/chat``, whole; an error that came with HTTP 200 is a reply with a fault."""
+    body = an_object(wire, "$")
+    if isinstance(body.get("message"), str):
+        fault = read_error(None, {}, body)
+        raw = noted(NAME, write_error(fault).wire, body, form="error")
+        return Reply(stop_reason=StopReason.ERROR, fault=fault, provider_raw=raw)
+    return _judged(reply_from(body))
 
 
 def reply_from(body: dict[str, Any]) -> Reply:
@@ -90,8 +95,10 @@ _SAID: Final = Said(
 def write_reply(reply: Reply) -> Written:
     """An answer of ``/v2/chat``, whole, and what it cannot say."""
     losses: list[Loss] = []
-    content = sayable(reply.content, cannot_say, NAME, losses)
     notes = notes_of(reply.provider_raw, NAME)
+    if notes.get("form") == "error" and reply.fault is not None and not reply.content:
+        return Written(restored(write_error(reply.fault).wire, notes.get("residue")))
+    content = sayable(reply.content, cannot_say, NAME, losses)
     losses.extend(lost_details(reply, NAME, _SAID))
     return Written(restored(natural_reply(reply, content, notes.get("form")), notes.get("residue")), tuple(losses))
 

@@ -16,6 +16,7 @@ from dragoman.dialects.ollama.blocks import (
     read_blocks,
     was_silent,
 )
+from dragoman.dialects.ollama.error import read_error, write_error
 from dragoman.dialects.parts.conversation import Conversation, an_object
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.faults import stream_error
@@ -37,8 +38,13 @@ _UNUSABLE: Final = {  # faults that we found in an answer which ended like any o
 
 
 def read_reply(wire: Any) -> Reply:
-    """An answer of ``/api/chat``, whole."""
-    return _judged(reply_from(an_object(wire, "$")))
+    """An answer of ``/api/chat``, whole; an error that came with HTTP 200 is a reply with a fault."""
+    body = an_object(wire, "$")
+    if body.get("message") is None and body.get("error") is not None:
+        fault = read_error(None, {}, body)
+        raw = noted(NAME, write_error(fault).wire, body, form="error")
+        return Reply(stop_reason=StopReason.ERROR, fault=fault, provider_raw=raw)
+    return _judged(reply_from(body))
 
 
 def reply_from(body: dict[str, Any]) -> Reply:
@@ -75,8 +81,10 @@ _SAID: Final = Said(ends=("end_turn", "max_tokens", "tool_use"), counts=())
 def write_reply(reply: Reply) -> Written:
     """An answer of ``/api/chat``, whole, and what it cannot say."""
     losses: list[Loss] = []
-    content = sayable(reply.content, cannot_answer, NAME, losses)
     notes = notes_of(reply.provider_raw, NAME)
+    if notes.get("form") == "error" and reply.fault is not None and not reply.content:
+        return Written(restored(write_error(reply.fault).wire, notes.get("residue")))
+    content = sayable(reply.content, cannot_answer, NAME, losses)
     losses.extend(lost_details(reply, NAME, _SAID))
     return Written(restored(natural_reply(reply, content, notes.get("form")), notes.get("residue")), tuple(losses))
 
