@@ -74,6 +74,10 @@ class EventWriter:
         """More reasoning."""
         raise NotImplementedError
 
+    def reasoning(self, delta: ThinkingDelta, text: str) -> bytes:
+        """The same, for a wire that says a signature while it goes on: the whole delta, and the words to write."""
+        return self.thinking(delta.index, text, delta.provider_raw)
+
     def call_begun(self, start: ToolUseStart) -> bytes:
         """A call begins."""
         raise NotImplementedError
@@ -158,8 +162,8 @@ class EventWriter:
         match event:
             case TextDelta(index, text, raw):
                 return self.text(index, self._whole(index, text), raw)
-            case ThinkingDelta(index, text, _, raw):
-                return self.thinking(index, self._whole(index, text), raw)
+            case ThinkingDelta(index, text):
+                return self.reasoning(event, self._whole(index, text))
             case ToolUseStart():
                 return self.call_begun(event)
             case ToolUseInputDelta(index, text):
