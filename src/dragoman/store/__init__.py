@@ -41,6 +41,10 @@ def open_store(url: str) -> Store:
     if kind == "sqlite" and rest.startswith("///") and len(rest) > 3:
         path = Path(unquote(rest[3:]))
         return SqliteStore(path, FolderBlobs(path.with_name(f"{path.name}-blobs")))
+    if kind in ("postgresql", "postgres") and rest.startswith("//"):
+        from dragoman.store.postgres import PostgresStore  # noqa: PLC0415  only who opens one needs the extra
+
+        return PostgresStore(url)
     raise StoreUnusableError(
         f"no store can be opened at {url!r}",
         remedy="Use sqlite:///path/to/file.db, postgresql://user@host/database, or memory:",

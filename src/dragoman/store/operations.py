@@ -10,21 +10,53 @@ a statement.
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import msgspec
 
-from dragoman.errors import ConflictError, UnknownMessageError, UnknownSessionError
+from dragoman.errors import ConflictError, FormatError, UnknownMessageError, UnknownSessionError
 from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, Role, ToolResultBlock, ToolUseBlock
 from dragoman.store.rows import Columns, columns_from, hash_of, micros, time_from
 from dragoman.store.values import Lease, Session, ToolCall, Totals
 
 Statement = tuple[str, Sequence[Any]]
 Rows = list[tuple[Any, ...]]
+Result = TypeVar("Result", covariant=True)  # noqa: PLC0105  it reads as a name
+Given = ParamSpec("Given")
+
+
+class Operation(Generic[Result]):
+    """Something to be done. To iterate over it is to begin it, which an engine may do more than once."""
+
+    def __init__(self, begin: Callable[[], Generator[Statement, Rows, Result]]) -> None:
+        self._begin = begin
+
+    def __iter__(self) -> Generator[Statement, Rows, Result]:
+        return self._begin()
+
+
+def operation(steps: Callable[Given, Generator[Statement, Rows, Result]]) -> Callable[Given, Operation[Result]]:
+    """Make a function whose steps are these."""
+
+    @functools.wraps(steps)
+    def made(*arguments: Given.args, **named: Given.kwargs) -> Operation[Result]:
+        return Operation(functools.partial(steps, *arguments, **named))
+
+    return made
+
+
+def bindable(arguments: Sequence[Any]) -> Sequence[Any]:
+    """The arguments of a statement. Not every engine can hold a NUL in a text, so none is given one."""
+    for argument in arguments:
+        if type(argument) is str and "\0" in argument:
+            raise FormatError("a name or an id holds a NUL", where=repr(argument[:80]), remedy="Leave it out")
+    return arguments
+
 
 # --- sessions --------------------------------------------------------------------------------------------------------
 
@@ -54,6 +86,7 @@ def _session_from(row: tuple[Any, ...]) -> Session:
     )
 
 
+@operation
 def create_session(session: Session) -> Generator[Statement, Rows, Session]:
     """Add a session; ``ConflictError`` if there is one of that id."""
     taken = yield "SELECT 1 FROM sessions WHERE id = ?", (session.id,)
@@ -87,6 +120,7 @@ def _json(value: Any) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
+@operation
 def get_session(session_id: str) -> Generator[Statement, Rows, Session]:
     """A session, or ``UnknownSessionError``."""
     rows = yield f"SELECT {_SESSION} FROM sessions WHERE id = ?", (session_id,)
@@ -99,6 +133,7 @@ def unknown_session(session_id: str) -> UnknownSessionError:
     return UnknownSessionError(f"no session {session_id!r}", remedy="List the sessions to see which there are")
 
 
+@operation
 def list_sessions(
     user_id: str | None, team_id: str | None, before: tuple[datetime, str] | None, limit: int
 ) -> Generator[Statement, Rows, list[Session]]:
@@ -129,6 +164,7 @@ _CHANGEABLE: Final = {
 }
 
 
+@operation
 def change_session(session_id: str, changes: dict[str, Any], now: datetime) -> Generator[Statement, Rows, Session]:
     """Give some fields of a session new values."""
     columns = [f"{_CHANGEABLE[name]} = ?" for name in changes]
@@ -142,6 +178,7 @@ def change_session(session_id: str, changes: dict[str, Any], now: datetime) -> G
     return _session_from(rows[0])
 
 
+@operation
 def fork_session(session_id: str, at_seq: int, made: Session) -> Generator[Statement, Rows, Session]:
     """A session that shares the history of another one up to a message. Nothing is copied."""
     origin = yield from get_session(session_id)
@@ -164,6 +201,7 @@ class Stretch(msgspec.Struct, frozen=True):
     last: int
 
 
+@operation
 def lineage(session_id: str) -> Generator[Statement, Rows, list[Stretch]]:
     """The stretches that make up a history, oldest first. Most often it is one."""
     rows = yield "SELECT parent_session_id, parent_seq, last_seq FROM sessions WHERE id = ?", (session_id,)
@@ -199,6 +237,7 @@ def drafts_from(messages: Sequence[Message]) -> list[Draft]:
     return [Draft(message, columns_from(message)) for message in messages]
 
 
+@operation
 def append(
     session_id: str,
     drafts: Sequence[Draft],
@@ -319,6 +358,7 @@ def _known_by_id(session_id: str, drafts: Sequence[Draft], newest: str) -> Gener
     return found or None
 
 
+@operation
 def end_message(session_id: str, draft: Draft, now: datetime) -> Generator[Statement, Rows, int]:
     """Give a message that is still arriving its new content; once it has ended, it stays as it is."""
     rows = yield (
@@ -479,6 +519,7 @@ def _found(row: tuple[Any, ...]) -> Found:
     return Found(row[0], row[1], columns, bytes(row[11]))
 
 
+@operation
 def read(session_id: str, after_seq: int, limit: int) -> Generator[Statement, Rows, list[Found]]:
     """The messages behind a place, in order."""
     found: list[Found] = []
@@ -492,6 +533,7 @@ def read(session_id: str, after_seq: int, limit: int) -> Generator[Statement, Ro
     return found
 
 
+@operation
 def read_back(session_id: str, before_seq: int | None, limit: int) -> Generator[Statement, Rows, list[Found]]:
     """The messages before a place, or the newest ones, in order."""
     found: list[Found] = []
@@ -507,6 +549,7 @@ def read_back(session_id: str, before_seq: int | None, limit: int) -> Generator[
     return found[::-1]
 
 
+@operation
 def get_message(session_id: str, message_id: str) -> Generator[Statement, Rows, Found]:
     """The message of that id, or ``UnknownMessageError``."""
     for stretch in reversed((yield from lineage(session_id))):
@@ -519,6 +562,7 @@ def get_message(session_id: str, message_id: str) -> Generator[Statement, Rows, 
     raise unknown_message(session_id, message_id)
 
 
+@operation
 def tool_calls(session_id: str, status: str | None) -> Generator[Statement, Rows, list[ToolCall]]:
     """The calls of a history in their order, as they stand in it."""
     calls: dict[str, ToolCall] = {}
@@ -554,6 +598,7 @@ def _call_from(row: tuple[Any, ...]) -> ToolCall:
     )
 
 
+@operation
 def cancel_tool_call(session_id: str, call_id: str, now: datetime) -> Generator[Statement, Rows, bool]:
     """Mark a call as given up, if nobody has answered it."""
     rows = yield (
@@ -567,6 +612,7 @@ def cancel_tool_call(session_id: str, call_id: str, now: datetime) -> Generator[
 # --- tool ids --------------------------------------------------------------------------------------------------------
 
 
+@operation
 def tool_ids(session_id: str) -> Generator[Statement, Rows, list[tuple[str, str, str]]]:
     """What each provider calls the calls of a session, in the order in which it was learned."""
     learned: list[tuple[str, str, str]] = []
@@ -579,6 +625,7 @@ def tool_ids(session_id: str) -> Generator[Statement, Rows, list[tuple[str, str,
     return learned
 
 
+@operation
 def learn_tool_ids(session_id: str, entries: Sequence[tuple[str, str, str]]) -> Generator[Statement, Rows, None]:
     """Remember what providers call the calls of a session."""
     rows = yield "SELECT coalesce(max(number), 0) FROM tool_ids WHERE session_id = ?", (session_id,)
@@ -592,6 +639,7 @@ def learn_tool_ids(session_id: str, entries: Sequence[tuple[str, str, str]]) -> 
 # --- leases ----------------------------------------------------------------------------------------------------------
 
 
+@operation
 def take_lease(session_id: str, owner: str, now: datetime, until: datetime) -> Generator[Statement, Rows, Lease]:
     """The right to run a turn, if nobody else has it; taking it again prolongs it."""
     rows = yield (
@@ -613,6 +661,7 @@ def take_lease(session_id: str, owner: str, now: datetime, until: datetime) -> G
     )
 
 
+@operation
 def release_lease(session_id: str, owner: str) -> Generator[Statement, Rows, None]:
     """Give the right back."""
     yield "DELETE FROM leases WHERE session_id = ? AND owner = ?", (session_id, owner)
@@ -630,6 +679,7 @@ _GROUPS: Final = {
 }
 
 
+@operation
 def totals(
     by: str, wanted: dict[str, str], since: str | None, until: str | None
 ) -> Generator[Statement, Rows, list[Totals]]:

@@ -25,6 +25,7 @@ import apsw
 
 from dragoman.blobs import Blobs
 from dragoman.errors import DamagedError, DragomanError, StorageError, StoreUnusableError
+from dragoman.store.operations import bindable
 from dragoman.store.schema import migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
 
@@ -265,11 +266,11 @@ def _transaction(connection: apsw.Connection, kind: str = "IMMEDIATE") -> Iterat
 
 
 def _ran(connection: apsw.Connection, operation: Operation[Any]) -> Any:
-    execute = connection.execute
+    execute, steps = connection.execute, iter(operation)
     try:
-        sql, arguments = next(operation)
+        sql, arguments = next(steps)
         while True:
-            sql, arguments = operation.send(execute(sql, arguments).fetchall())
+            sql, arguments = steps.send(execute(sql, bindable(arguments)).fetchall())
     except StopIteration as done:
         return done.value
 

@@ -28,7 +28,7 @@ from dragoman.store.rows import message_from
 from dragoman.store.values import Lease, Row, Session, ToolCall, ToolCallStatus, Totals, TotalsBy
 
 Result = TypeVar("Result")
-Operation = Generator[Statement, Rows, Result]
+Operation = operations.Operation[Result] | Generator[Statement, Rows, Result]  # the latter can be run once only
 _UNCHANGED: Final[Any] = object()
 _UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -118,6 +118,12 @@ CREATE TABLE blob_refs (
 );
 CREATE INDEX blob_refs_by_hash ON blob_refs (sha256);
 
+CREATE TABLE blobs (
+  sha256 TEXT COLLATE "C" PRIMARY KEY,
+  data BYTEA NOT NULL,
+  touched_at DOUBLE PRECISION NOT NULL
+);
+
 CREATE TABLE erasures (
   id TEXT PRIMARY KEY,
   receipt_json TEXT NOT NULL
