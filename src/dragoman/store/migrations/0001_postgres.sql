@@ -133,6 +133,7 @@ CREATE TABLE search (
   session_id TEXT COLLATE "C" NOT NULL REFERENCES sessions (id),
   seq BIGINT NOT NULL,
   words TSVECTOR NOT NULL,
+  stream TEXT, -- the words in their order, where there are more of them than a tsvector has places for
   PRIMARY KEY (session_id, seq)
 );
 CREATE INDEX search_by_word ON search USING gin (words);

@@ -22,6 +22,7 @@ CREATE INDEX sessions_by_parent ON sessions (parent_session_id) WHERE parent_ses
 CREATE INDEX sessions_to_index ON sessions (id) WHERE indexed_seq < last_seq;
 
 CREATE TABLE messages (
+  number INTEGER PRIMARY KEY, -- what the index for searching knows it by; without a name, VACUUM would change it
   id TEXT NOT NULL,
   session_id TEXT NOT NULL REFERENCES sessions (id),
   seq INTEGER NOT NULL,
@@ -34,7 +35,7 @@ CREATE TABLE messages (
   unknown_json TEXT,
   blobs_json TEXT,
   hash BLOB NOT NULL,
-  PRIMARY KEY (session_id, seq)
+  UNIQUE (session_id, seq)
 );
 CREATE UNIQUE INDEX messages_by_id ON messages (session_id, id);
 
@@ -110,4 +111,4 @@ CREATE TABLE erasures (
   receipt_json TEXT NOT NULL
 ) WITHOUT ROWID;
 
-CREATE VIRTUAL TABLE search USING fts5 (words, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 2');
+CREATE VIRTUAL TABLE search USING fts5 (words, parts, session, content = '', contentless_delete = 1, tokenize = 'ascii');
