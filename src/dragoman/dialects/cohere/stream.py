@@ -338,7 +338,7 @@ class StreamWriter(EventWriter):
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "sse"):
             raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
-        super().__init__()
+        super().__init__(NAME)
         self._parts: dict[int, int] = {}  # place among all blocks to the index on the wire
         self._part_count = 0
         self._open_part: int | None = None  # its place

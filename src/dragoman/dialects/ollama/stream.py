@@ -25,6 +25,7 @@ from dragoman.dialects.ollama.blocks import (
 from dragoman.dialects.ollama.error import read_error, write_error
 from dragoman.dialects.ollama.reply import NO_TIME, natural_reply, reply_from
 from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.faults import stream_error
 from dragoman.dialects.parts.framing import json_line, json_text, sse_frame
 from dragoman.dialects.parts.functions import read_arguments
 from dragoman.dialects.parts.reading import FrameReader
@@ -45,7 +46,7 @@ from dragoman.event import (
     ToolUseStart,
     UsageUpdate,
 )
-from dragoman.exchange import Fault, Reply, StopReason
+from dragoman.exchange import Reply, StopReason
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import (
     ContentBlock,
@@ -245,7 +246,7 @@ class StreamWriter(EventWriter):
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "ndjson", "sse"):
             raise LookupError(f"{NAME} streams are lines of JSON, not {framing!r}")
-        super().__init__()
+        super().__init__(NAME)
         self._framed = sse_frame if framing == "sse" else _framed_line
         self._model: str | None = None
         self._head: dict[str, Any] = {}
@@ -323,7 +324,8 @@ class StreamWriter(EventWriter):
         is_limit = end.stop_reason is StopReason.MAX_TOKENS
         cut = next((call.name for call in self._silent if is_limit and not is_own(call)), None)
         if self._unusable is not None or cut is not None:
-            return self.failed(StreamError(_unusable(cut or self._unusable or "", was_cut=is_limit)))
+            what = f"the input of a call of {cut or self._unusable!r} cannot be used"
+            return self.failed(stream_error(NAME, "tool_input_truncated" if is_limit else "tool_input_invalid", what))
         calls = self._heard()
         notes = notes_of(end.provider_raw, NAME)
         reply = Reply(stop_reason=end.stop_reason, usage=usage, model=self._model)
@@ -365,11 +367,6 @@ class StreamWriter(EventWriter):
 
 def _framed_line(wire: Any) -> bytes:
     return json_line(wire) + b"\n"
-
-
-def _unusable(name: str, *, was_cut: bool) -> Fault:
-    code = "tool_input_truncated" if was_cut else "tool_input_invalid"
-    return Fault(code=code, message=f"the input of a call of {name!r} cannot be used", retryable=True)
 
 
 def stream_writer(framing: str | None = None) -> StreamWriter:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from dragoman.dialects.parts.faults import early_end, stream_error
 from dragoman.dialects.parts.framing import json_text
 from dragoman.event import (
     BlockComplete,
@@ -35,14 +36,10 @@ from dragoman.event import (
     ToolUseInputDelta,
     ToolUseStart,
     UsageUpdate,
-    fold,
 )
-from dragoman.exchange import ErrorClass, Fault, StopReason
+from dragoman.exchange import StopReason
 from dragoman.message import ContentBlock, ProviderRaw, TokenUsage
 
-_UNEXPLAINED: Final = fold([MessageStart(), MessageComplete(StopReason.ERROR)]).fault
-_INCOMPLETE: Final = fold([MessageStart()]).fault
-_HALF: Final = Fault(code="bad_event", message="half of a character in a text", retryable=True)
 _CLOSED: Final = "closed call"
 
 
@@ -51,7 +48,8 @@ class EventWriter:
 
     may_end_in_a_call = False  # whether the wire can end at the limit while a call is open
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: str = "") -> None:
+        self._dialect = dialect
         self._blocks: dict[int, Any] = {}  # what each block is: the kind of its events
         self._halves: dict[int, str] = {}
         self._is_torn = False  # half of a character stood alone
@@ -148,7 +146,9 @@ class EventWriter:
             return self.begun(event)
         opened = b"" if self._is_begun else self._fed(MessageStart())
         problem = self._problem(event)
-        return opened + (self._written(event) if problem is None else self._failing(StreamError(problem)))
+        if problem is not None:
+            return opened + self._failing(stream_error(self._dialect, "protocol_violation", problem))
+        return opened + self._written(event)
 
     def close(self) -> bytes:
         """What is still owed: the end, if it waited, or that there was none."""
@@ -156,7 +156,7 @@ class EventWriter:
             return b""
         if self._end is not None:
             return self._ended()
-        return self._failing(StreamError(_INCOMPLETE or _HALF))
+        return self._failing(early_end(self._dialect, None, b""))
 
     def _written(self, event: StreamEvent) -> bytes:
         match event:
@@ -179,46 +179,50 @@ class EventWriter:
                 raise TypeError(f"{type(event).__name__} is not a stream event")
 
     def _ended(self) -> bytes:
-        end = self._end
+        problem = self._problem_at_the_end()
+        if self._end is None or problem is not None:
+            return self._failing(problem or early_end(self._dialect, None, b""))
         self._is_over = True
-        if end is None or end.stop_reason is StopReason.ERROR:
-            return self._failing(StreamError(_UNEXPLAINED or _HALF, end.provider_raw if end else None))
-        if self._halves or self._is_torn:
-            return self._failing(StreamError(_HALF))
-        return self.completed(end, self._usage)
+        return self.completed(self._end, self._usage)
 
     def _failing(self, error: StreamError) -> bytes:
         opened = b"" if self._is_begun else self.begun(MessageStart())
         self._is_begun = self._is_over = True
         return opened + self.failed(error)
 
-    def _problem(self, event: StreamEvent) -> Fault | None:
+    def _problem(self, event: StreamEvent) -> str | None:
         """What an event breaks of the order of events; the same that ``fold`` finds."""
         match event:
             case TextDelta(index) | ThinkingDelta(index):
                 if self._blocks.setdefault(index, type(event)) is not type(event):
-                    return _violation(f"a delta for block {index}, which is another block")
+                    return f"a delta for block {index}, which is another block"
             case ToolUseStart(index) | BlockComplete(index):
                 if index in self._blocks:
-                    return _violation(f"block {index} begins a second time")
+                    return f"block {index} begins a second time"
                 self._blocks[index] = type(event)
             case ToolUseInputDelta(index) | ToolUseEnd(index):
                 if self._blocks.get(index) is not ToolUseStart:
-                    return _violation(f"input for block {index}, which is no open tool call")
+                    return f"input for block {index}, which is no open tool call"
                 if isinstance(event, ToolUseEnd):
                     self._blocks[index] = _CLOSED
             case MessageStart():
-                return _violation("the message begins a second time")
-            case MessageComplete(stop_reason) if stop_reason is not StopReason.ERROR:
-                return self._problem_at_the_end(stop_reason)
+                return "the message begins a second time"
         return None
 
-    def _problem_at_the_end(self, stop_reason: StopReason) -> Fault | None:
+    def _problem_at_the_end(self) -> StreamError | None:
+        """Why a message cannot be ended as complete although it was told to be; the same that ``fold`` finds."""
+        reason = self._end.stop_reason if self._end is not None else None
+        if self._end is not None and reason is StopReason.ERROR:
+            what = "the provider ended the answer as failed and did not say why"
+            fault = stream_error(self._dialect, "unexplained_error", what).fault
+            return StreamError(fault, self._end.provider_raw)
+        if self._halves or self._is_torn:
+            return stream_error(self._dialect, "bad_event", "half of a character in a text")
         if set(self._blocks) != set(range(len(self._blocks))):
-            return _violation("a block is missing between the others")
-        is_limit = stop_reason is StopReason.MAX_TOKENS
-        if ToolUseStart in self._blocks.values() and not (is_limit and self.may_end_in_a_call):
-            return Fault(code="tool_input_truncated", message="a call was cut off", retryable=True)
+            return stream_error(self._dialect, "protocol_violation", "a block is missing between the others")
+        may_be_open = self.may_end_in_a_call and reason is StopReason.MAX_TOKENS
+        if ToolUseStart in self._blocks.values() and not may_be_open:
+            return stream_error(self._dialect, "tool_input_truncated", "a call was cut off")
         return None
 
     def _whole(self, index: int, text: str) -> str:
@@ -234,10 +238,6 @@ class EventWriter:
             made = units.decode("utf-16-le", "ignore")
             self._is_torn = self._is_torn or made.encode("utf-16-le") != units
             return made
-
-
-def _violation(what: str) -> Fault:
-    return Fault(code="protocol_violation", message=what, error_class=ErrorClass.SERVER_ERROR, retryable=True)
 
 
 __all__ = ["EventWriter"]
