@@ -1,0 +1,257 @@
+"""Whether a store is what its acknowledgements say, by eyes other than its own.
+
+    log = Log(); log.read(line) …                what the writers said
+    tables = sqlite_tables(path)                 what there is, read with plain SQL
+    problems(tables, blob_of, log) -> list[str]  everything that is not as it should be
+
+The hash of a row, the content and the tables beside the messages are derived here a second time. The one rule: no code
+of the store is used.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from tests.store.faults.traffic import Append, Json, append_named, name_in
+
+NAMES = ("sessions", "messages", "tool_calls", "usage", "idempotency", "blob_refs")
+
+Tables = dict[str, list[Json]]
+BlobOf = Callable[[str], bytes | None]
+
+
+@dataclass
+class Log:
+    """What the writers said of their appends."""
+
+    begun: dict[str, int] = field(default_factory=dict)  # name: when it was first asked for
+    stored: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)  # name: first heard of, places
+    ended: set[str] = field(default_factory=set)  # the update was acknowledged
+    refused: set[str] = field(default_factory=set)
+    told: list[str] = field(default_factory=list)  # what contradicts itself
+
+    def read(self, line: str) -> None:
+        """Take a line of a writer."""
+        word, name, time, places = line.split(" ")
+        match word:
+            case "begun":
+                self.begun.setdefault(name, int(time))
+            case "stored":
+                found = tuple(int(place) for place in places.split(","))
+                if self.stored.setdefault(name, (int(time), found))[1] != found:
+                    self.told.append(f"{name} was given the places {self.stored[name][1]} and then {found}")
+            case "ended":
+                self.ended.add(name)
+            case "refused":
+                self.refused.add(name)
+
+    def unknown(self) -> list[str]:
+        """Appends of which nobody knows what came of them, or that have not come to their end."""
+        return [name for name in self.begun if name not in self.refused and not self._is_settled(name)]
+
+    def _is_settled(self, name: str) -> bool:
+        return name in self.stored and (name in self.ended or not append_named(name).ends_as)
+
+    @property
+    def acknowledged(self) -> int:
+        """How many messages the store said it has."""
+        return sum(len(places) for _, places in self.stored.values())
+
+
+# --- what there is ---------------------------------------------------------------------------------------------------
+
+
+def sqlite_tables(path: Path) -> Tables:
+    """Every table, after SQLite itself has looked at its file."""
+    connection = apsw.Connection(str(path))
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # the next writer is to recover by itself
+    try:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        if not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():
+            return {name: [] for name in NAMES}  # nobody has come so far as to make it a store
+        return {name: list(_dictionaries(connection, name)) for name in NAMES}
+    finally:
+        connection.close()
+
+
+def _dictionaries(connection: apsw.Connection, table: str) -> Iterator[Json]:
+    cursor = connection.execute(f"SELECT * FROM {table}")
+    names: list[str] | None = None
+    for row in cursor:
+        names = names or [column[0] for column in cursor.get_description()]
+        yield dict(zip(names, row, strict=True))
+
+
+def folder_blob_of(folder: Path) -> BlobOf:
+    """The content of blobs in a folder."""
+
+    def blob_of(sha256: str) -> bytes | None:
+        path = folder / sha256[:2] / sha256
+        return path.read_bytes() if path.exists() else None
+
+    return blob_of
+
+
+# --- the rules -------------------------------------------------------------------------------------------------------
+
+
+def problems(tables: Tables, blob_of: BlobOf, log: Log) -> list[str]:
+    """Everything that is not as it should be."""
+    by_session: dict[str, list[Json]] = defaultdict(list)
+    for row in sorted(tables["messages"], key=lambda row: (row["session_id"], row["seq"])):
+        by_session[row["session_id"]].append(row)
+    return [
+        *log.told,
+        *_order(tables["sessions"], by_session),
+        *_hashes(tables["messages"]),
+        *_acknowledged(by_session, blob_of, log),
+        *_in_the_order_of_time(by_session, blob_of, log),
+        *_beside(tables, by_session),
+    ]
+
+
+def _order(sessions: list[Json], by_session: dict[str, list[Json]]) -> Iterator[str]:
+    for session in sessions:
+        rows = by_session.get(session["id"], [])
+        if [row["seq"] for row in rows] != list(range(1, session["last_seq"] + 1)):
+            yield f"{session['id']}: places {[row['seq'] for row in rows]}, and it counts {session['last_seq']}"
+        doubled = [one for one, times in Counter(row["id"] for row in rows).items() if times > 1]
+        if doubled:
+            yield f"{session['id']}: ids {doubled} stand there more than once"
+        if max((row["id"] for row in rows), default="") != session["last_message_id"]:
+            yield f"{session['id']}: its newest id is not {session['last_message_id']}"
+    for stray in by_session.keys() - {session["id"] for session in sessions}:
+        yield f"{stray}: messages of a session that is not there"
+
+
+def _hashes(messages: Iterable[Json]) -> Iterator[str]:
+    columns = ("session_id", "seq", "id", "role", "created_at", "schema_version", "status", "unknown_json", "blobs_json")
+    for row in messages:
+        said = [str(row[name]) for name in (*columns, "metadata_json", "content_json")]
+        if hashlib.sha256("\n".join(said).encode()).digest() != bytes(row["hash"]):
+            yield f"{row['session_id']} {row['seq']}: its hash is wrong"
+
+
+def _acknowledged(by_session: dict[str, list[Json]], blob_of: BlobOf, log: Log) -> Iterator[str]:
+    found: dict[str, list[tuple[str, Json]]] = defaultdict(list)  # name of the append: message number, row
+    for rows in by_session.values():
+        for row in rows:
+            marked = _mark_of(row, blob_of)
+            if marked is None:
+                yield f"{row['session_id']} {row['seq']}: large content that it names is gone or another one"
+            else:
+                found[marked.partition("#")[0]].append((marked, row))
+    for name in found.keys() - log.begun.keys():
+        yield f"{name}: stored, and nobody asked for it"
+    for name in log.begun:
+        append, rows_of_it = append_named(name), found.get(name, [])
+        marks = [marked for marked, _ in rows_of_it]
+        if name in log.refused and marks:
+            yield f"{name}: refused, and stored"
+        if name in log.stored and not marks:
+            yield f"{name}: LOST"
+        if marks and marks != [f"{name}#{number}" for number in range(len(append.messages))]:
+            yield f"{name}: DOUBLED, torn or out of order: {marks}"
+            continue
+        for (_, row), begun, ended in zip(rows_of_it, append.messages, append.ends_as or append.messages, strict=False):
+            yield from _as_written(append, row, begun, ended, blob_of, log)
+        if name in log.stored and marks:
+            places = tuple(row["seq"] for _, row in rows_of_it)
+            if places != log.stored[name][1]:
+                yield f"{name}: acknowledged at {log.stored[name][1]}, and stands at {places}"
+
+
+def _as_written(append: Append, row: Json, begun: Json, ended: Json, blob_of: BlobOf, log: Log) -> Iterator[str]:
+    where = f"{append.name} at {row['session_id']} {row['seq']}"
+    allowed = [ended] if append.name in log.ended else [begun, ended]
+    content = _content_of(row, blob_of)
+    fitting = [one for one in allowed if one["content"] == content and one["metadata"] == json.loads(row["metadata_json"])]
+    if not fitting or row["role"] != begun["role"] or row["session_id"] != append.session_id:
+        yield f"{where}: it is not what was written"
+    if begun["session_id"] and row["id"] != begun["id"]:
+        yield f"{where}: its id is {row['id']}"
+    if row["status"] != json.loads(row["metadata_json"]).get("status", "complete"):
+        yield f"{where}: its status is {row['status']}"
+
+
+def _mark_of(row: Json, blob_of: BlobOf) -> str | None:
+    """The name of its append and its number, which its text begins with."""
+    content = _content_of(row, blob_of)
+    if content is None:
+        return None
+    first = content[0]
+    return name_in((first["content"][0] if first["type"] == "tool_result" else first)["text"])
+
+
+def _content_of(row: Json, blob_of: BlobOf) -> list[Json] | None:
+    """The content with what is kept outside put back; None if that cannot be done."""
+    content: list[Json] = json.loads(row["content_json"])
+    for _, sha256, form in json.loads(row["blobs_json"] or "[]"):
+        data = blob_of(sha256)
+        if data is None or hashlib.sha256(data).hexdigest() != sha256:
+            return None
+        said = base64.b64encode(data).decode() if form == "base64" else data.decode()
+        content = json.loads(json.dumps(content).replace(json.dumps(f"sha256:{sha256}"), json.dumps(said)))
+    return content
+
+
+def _in_the_order_of_time(by_session: dict[str, list[Json]], blob_of: BlobOf, log: Log) -> Iterator[str]:
+    """What was acknowledged before another append began has the lower place."""
+    for session_id, rows in by_session.items():
+        latest_begun = 0
+        for row in rows:
+            name = (_mark_of(row, blob_of) or "").partition("#")[0]
+            if name in log.stored and log.stored[name][0] < latest_begun:
+                yield f"{session_id} {row['seq']}: {name} was acknowledged before one that stands before it began"
+            latest_begun = max(latest_begun, log.begun.get(name, 0))
+
+
+def _beside(tables: Tables, by_session: dict[str, list[Json]]) -> Iterator[str]:
+    """Calls, usage, keys and names of blobs follow from the messages."""
+    calls: dict[tuple[str, str], tuple[Any, ...]] = {}
+    usage: dict[tuple[str, int], tuple[Any, ...]] = {}
+    refs: set[tuple[str, int, str]] = set()
+    for session_id, rows in by_session.items():
+        for row in rows:
+            for block in json.loads(row["content_json"]):
+                if block["type"] == "tool_use":
+                    calls[session_id, block["id"]] = (row["id"], row["seq"], block["name"], "pending", None, None)
+                elif block["type"] == "tool_result":
+                    call = calls[session_id, block["tool_use_id"]]
+                    status = "failed" if block.get("is_error") else "succeeded"
+                    calls[session_id, block["tool_use_id"]] = (*call[:3], status, row["id"], row["seq"])
+            used = json.loads(row["metadata_json"]).get("usage")
+            if used is not None and row["role"] == "assistant":
+                usage[session_id, row["seq"]] = (used["input_tokens"], used["output_tokens"], used["cost_usd"])
+            refs.update((session_id, row["seq"], sha256) for _, sha256, _ in json.loads(row["blobs_json"] or "[]"))
+    stored_calls = {
+        (row["session_id"], row["id"]): (
+            *(row[name] for name in ("message_id", "seq", "name", "status", "result_message_id", "result_seq")),
+        )
+        for row in tables["tool_calls"]
+    }
+    stored_usage = {
+        (row["session_id"], row["seq"]): (row["input_tokens"], row["output_tokens"], str(row["cost_usd"]))
+        for row in tables["usage"]
+    }
+    if stored_calls != calls:
+        yield f"tool_calls differ: {stored_calls.items() ^ calls.items()}"
+    if stored_usage != usage:
+        yield f"usage differs: {stored_usage.items() ^ usage.items()}"
+    if {(row["session_id"], row["seq"], row["sha256"]) for row in tables["blob_refs"]} != refs:
+        yield "blob_refs differ"
+    for row in tables["idempotency"]:
+        name = row["key"].removeprefix("key ")
+        places = [one["seq"] for one in by_session[row["session_id"]] if f'"{name}#' in one["content_json"]]
+        if places and (row["first_seq"], row["last_seq"]) != (places[0], places[-1]):
+            yield f"{name}: its key names other places"

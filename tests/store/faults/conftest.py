@@ -1,0 +1,49 @@
+"""How long the faults go on: short in the default suite, long with ``make faults``."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+IS_LONG = os.environ.get("DRAGOMAN_FAULTS") == "long"
+
+
+def times(short: int, long: int) -> int:
+    """How often, in this run."""
+    return long if IS_LONG else short
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    """Chance with a seed that a failing test shows; DRAGOMAN_SEED gives the same again."""
+    seed = int(os.environ.get("DRAGOMAN_SEED", random.SystemRandom().getrandbits(32)))
+    print(f"DRAGOMAN_SEED={seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture(scope="session")
+def program() -> Callable[[str, str], str]:
+    """Where a program of this system is; it is installed if we may, and the test is skipped if it cannot be had."""
+
+    def found(name: str, package: str) -> str:
+        path = shutil.which(name) or _installed(name, package)
+        if path is None:
+            pytest.skip(f"there is no {name} here; on Debian or Ubuntu: sudo apt-get install {package}")
+        return path
+
+    return found
+
+
+def _installed(name: str, package: str) -> str | None:
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return None
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    wait = ["-o", "DPkg::Lock::Timeout=120"]
+    for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *wait, package]):
+        subprocess.run(["apt-get", *command], env=environment, capture_output=True, check=False, timeout=300)
+    return shutil.which(name)

@@ -1,0 +1,104 @@
+"""Writers that are started and killed, and what they said.
+
+    with Harness(path) as harness:
+        harness.cycle(random, …)          start writers, kill each at some instant, read what they said
+        harness.problems()                what the checker has to say
+
+A writer is forked off a server that has everything imported, so that one costs milliseconds. The one rule: only what was
+started here is killed, by its process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import random
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+from dragoman.store import Store, open_store
+from tests.store.faults.checker import BlobOf, Log, Tables, problems
+from tests.store.faults.traffic import WRITERS, append_named
+from tests.store.faults.writer import Orders, write
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload([write.__module__])
+
+_GIVE_UP_S = 60.0
+
+
+class Harness:
+    """Cycles of writing and killing on one store."""
+
+    def __init__(self, url: str, opened: Callable[[str], Store] = open_store, writers: int = WRITERS) -> None:
+        self.url = url
+        self.opened = opened
+        self.writers = writers
+        self.log = Log()
+        self.cycles = 0
+        self.killed_before_opening = 0
+
+    def cycle(self, chance: random.Random, longest_s: float = 0.06, fault: Callable[[], None] | None = None) -> None:
+        """Start the writers and kill each of them at an instant of its own, most often after it has opened the store."""
+        waiting = self.log.unknown()
+        running = [self._start(self._orders(writer, waiting)) for writer in range(self.writers)]
+        if chance.random() < 0.8:
+            for _, pipe in running:
+                pipe.poll(_GIVE_UP_S)
+        begun = time.monotonic()
+        ends = sorted((begun + chance.random() * longest_s, number) for number in range(self.writers))
+        if fault is not None:
+            time.sleep(max(0.0, ends[-1][0] - time.monotonic()))
+            fault()
+        for end, number in ends:
+            time.sleep(max(0.0, end - time.monotonic()))
+            running[number][0].kill()
+        for process, pipe in running:
+            self._heard(process, pipe)
+        self.cycles += 1
+
+    def finish(self, new: int = 0) -> None:
+        """What nobody knows the outcome of is asked for again, by writers that are left alone; and something new."""
+        waiting = self.log.unknown()
+        running = [self._start(self._orders(writer, waiting, new)) for writer in range(self.writers)]
+        for process, pipe in running:
+            self._heard(process, pipe)
+            assert process.exitcode == 0, f"a writer ended with {process.exitcode}"
+
+    def problems(self, tables: Tables, blob_of: BlobOf) -> list[str]:
+        """What the checker has to say."""
+        return problems(tables, blob_of, self.log)
+
+    def _orders(self, writer: int, waiting: list[str], new: int | None = None) -> Orders:
+        mine = [name for name in waiting if name.startswith(f"w{writer}-")]
+        numbers = [int(name.partition("-")[2]) for name in self.log.begun if name.startswith(f"w{writer}-")]
+        first = max(numbers, default=-1) + 1
+        return Orders(
+            url=self.url,
+            writer=writer,
+            first=first,
+            repeated=tuple(name for name in mine if append_named(name).may_be_repeated),
+            until=None if new is None else first + new,
+            opened=self.opened,
+        )
+
+    def _start(self, orders: Orders) -> tuple[BaseProcess, Connection]:
+        hears, says = _processes.Pipe(duplex=False)
+        process = _processes.Process(target=write, args=(orders, says), daemon=True)
+        process.start()
+        says.close()
+        return process, hears
+
+    def _heard(self, process: BaseProcess, pipe: Connection) -> None:
+        text = b""
+        with contextlib.closing(pipe), open(pipe.fileno(), "rb", closefd=False) as stream:
+            text = stream.read()  # until every writer of it is gone
+        process.join(_GIVE_UP_S)
+        assert process.exitcode is not None, "a writer that was killed goes on"
+        assert process.exitcode in (0, -9), f"a writer ended by itself with {process.exitcode}"
+        lines = text.decode().splitlines()
+        self.killed_before_opening += not lines
+        for line in lines:
+            self.log.read(line)

@@ -1,0 +1,32 @@
+"""Writers are killed at any instant, again and again: what was acknowledged is there, once, in its place."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.store.faults.checker import folder_blob_of, sqlite_tables
+from tests.store.faults.conftest import times
+from tests.store.faults.harness import Harness
+
+CYCLES_OF_ONE_FILE = 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_what_was_acknowledged_survives_sigkill_on_sqlite(part: int, chance: random.Random, tmp_path: Path) -> None:
+    for number in range(0, times(25, 250), CYCLES_OF_ONE_FILE):
+        path = tmp_path / f"{number}.db"
+        harness = Harness(f"sqlite:///{path}")
+        for _ in range(min(CYCLES_OF_ONE_FILE, times(25, 250) - number)):
+            harness.cycle(chance)
+            assert _problems(harness, path) == []
+        harness.finish()
+        assert _problems(harness, path) == []
+        print(f"{harness.cycles} cycles, {harness.log.acknowledged} messages acknowledged, none lost, none doubled")
+
+
+def _problems(harness: Harness, path: Path) -> list[str]:
+    return harness.problems(sqlite_tables(path), folder_blob_of(path.with_name(f"{path.name}-blobs")))
