@@ -1,4 +1,4 @@
-"""Fill in the parts of the documentation that the code knows better: fields, enums, blocks and rules.
+"""Fill in the parts of the documentation that the code knows better: fields, enums, blocks, rules and fidelity.
 
 A page holds markers; what stands between them is written by this script from the source, where every field is
 explained in a comment beside it:
@@ -13,6 +13,7 @@ explained in a comment beside it:
 from __future__ import annotations
 
 import enum
+import functools
 import importlib
 import inspect
 import re
@@ -23,11 +24,13 @@ from typing import Any, get_args
 
 import msgspec
 
-from dragoman import message, rules
+from dragoman import dialects, fidelity, message, rules
+from dragoman.fidelity import table
 
 PAGES = Path(__file__).resolve().parent.parent / "docs"
 MARKED = re.compile(
-    r"(<!-- (?P<kind>fields|words|blocks|rules) of (?P<name>[\w.]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL
+    r"(<!-- (?P<kind>fields|words|blocks|rules|summary|cells) of (?P<name>[\w.]+) -->\n)(?P<body>.*?)(<!-- end -->)",
+    re.DOTALL,
 )
 
 
@@ -37,7 +40,14 @@ def filled(text: str) -> str:
 
 
 def _body(kind: str, name: str) -> str:
-    makers = {"fields": _fields, "words": _words, "blocks": _blocks, "rules": _rules}
+    makers = {
+        "fields": _fields,
+        "words": _words,
+        "blocks": _blocks,
+        "rules": _rules,
+        "summary": _summary,
+        "cells": _cells,
+    }
     return "\n".join(makers[kind](name))
 
 
@@ -78,6 +88,19 @@ def _rules(_name: str) -> Iterable[str]:
     for rule in rules.RULES.values():
         origin = f"§{rule.section} of the specification" if rule.section else "this project"
         yield f"### {rule.id}\n\n{rule.statement}\n\n*Why:* {rule.reason} *From:* {origin}.\n"
+
+
+def _summary(_name: str) -> Iterable[str]:
+    return table.summary_of_cells(_measured())
+
+
+def _cells(_name: str) -> Iterable[str]:
+    return "\n".join(table.markdown_of_cells(_measured())).strip().split("\n")
+
+
+@functools.cache
+def _measured() -> tuple[fidelity.Cell, ...]:
+    return fidelity.cells(dialects.load(name) for name in dialects.names())
 
 
 def _class(name: str) -> Any:

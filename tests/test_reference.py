@@ -24,7 +24,7 @@ def reference() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["format.md", "rules.md"])
+@pytest.mark.parametrize("page", ["fidelity.md", "format.md", "rules.md"])
 def test_the_page_is_up_to_date(reference: ModuleType, page: str) -> None:
     text = (ROOT / "docs" / page).read_text("utf-8")
     assert reference.filled(text) == text, "run: python scripts/reference.py"

@@ -3,7 +3,7 @@
 A record is one HTTP exchange: a JSON object with ``id``, ``dialect``, ``provider``, ``kind``, ``status``, ``request``,
 ``response``, ``stream`` and ``stream_format``; a folder holds them one a line in ``*.jsonl`` or ``*.jsonl.gz`` files.
 What is compared is what a reader of JSON sees: values equal, key order aside; numbers as they are written; ids equal.
-With a folder for it, each request is written in every other dialect as well, and what became of it is a table.
+With a folder for it, requests and answers are written in every other dialect as well; what became of them is a table.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def prove(
     json_to
         Write the counts and every failure to this file.
     table_to
-        Write each request in every other dialect too, and the table of what becomes of it to this folder, as
-        fidelity.md and fidelity.json.
+        Write requests and answers in every other dialect too, and the table of what becomes of them to this folder,
+        as fidelity.md and fidelity.json.
     limit
         Print at most so many failures.
     """

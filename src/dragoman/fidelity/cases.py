@@ -5,7 +5,8 @@
 
 A dialect's own words come first: the file of its name under ``samples`` may hold a wire for a case, and must for what
 no other dialect can make it say, such as its reasoning. Without one, the canonical request is written in the dialect,
-if it can be written without loss. The one rule: a sample, once read, says what its case is about.
+if it can be written without loss and stays in its order. The one rule: a sample, once read, says what its case is
+about.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from dragoman.exchange import (
     Written,
 )
 from dragoman.fidelity.answers import kinds_answered
-from dragoman.fidelity.comparison import kinds_said
+from dragoman.fidelity.comparison import JOINED, MOVED, compared, kinds_said
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -266,7 +267,10 @@ def sample(dialect: Dialect, case: Case) -> Any | None:
     if case.request is None:
         return None
     written = dialect.write_request(case.request)
-    if written.losses or case.kind not in kinds_said(dialect.read_request(written.wire)):
+    after = dialect.read_request(written.wire)
+    found = compared(case.request, written, after, dialect.NAME)
+    is_other = any(sign in finding.note for finding in found for sign in (JOINED, MOVED) if finding.kind == case.kind)
+    if written.losses or is_other or case.kind not in kinds_said(after):
         return None
     return written.wire
 

@@ -36,9 +36,13 @@ _GROUPS: Final = {
     "opaque_tool": "opaque",
     "options": "options",
     "aside": "own words",
-    "answer.usage": "counts of answers",
-    "answer.stop_reason": "how answers ended",
-    "answer": "said in answers",
+    "answer.text": "answers: texts, calls",
+    "answer.tool_use": "answers: texts, calls",
+    "answer": "answers: other blocks",
+    "answer.stop_reason": "answers: end",
+    "answer.stop_sequence": "answers: end",
+    "answer.model": "answers: model",
+    "answer.usage": "answers: counts",
 }
 _COLUMNS: Final = (*dict.fromkeys(_GROUPS.values()), "other")
 
@@ -64,9 +68,14 @@ def _source_table(cells: Sequence[Cell]) -> Iterator[str]:
         lines.setdefault(cell.case, []).append(f"{shown} ({', '.join(marks)})" if marks else shown)
     yield f"| | {' | '.join(f'`{target}`' for target in targets)} |"
     yield f"|---{'|---' * len(targets)}|"
+    unsaid = [case for case, line in lines.items() if set(line) == {"–"}]
     for case, line in lines.items():
-        yield f"| {case} | {' | '.join(line)} |"
+        if case not in unsaid:
+            yield f"| {case} | {' | '.join(line)} |"
     yield ""
+    if unsaid:
+        yield f"Not said from here: {'; '.join(unsaid)}."
+        yield ""
     for note, number in numbers.items():
         yield f"{number}. {_escaped(note)}"
     if numbers:

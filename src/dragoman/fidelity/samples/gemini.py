@@ -13,11 +13,21 @@ def _said(*parts: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 _THOUGHT: Final = {"text": "A greeting.", "thought": True, "thoughtSignature": "CiQB0e2Kb2Fr"}
 
+
+def _counted(**counts: Any) -> dict[str, Any]:
+    """An answer that consumed this as well."""
+    usage = {"promptTokenCount": 100, "candidatesTokenCount": 50, "totalTokenCount": 150, **counts}
+    candidate = {"content": {"role": "model", "parts": [{"text": "Hi."}]}, "finishReason": "STOP", "index": 0}
+    return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "some-model"}
+
+
 WIRES: Final[dict[str, Any]] = {
     "thinking": _said(_THOUGHT),
     "signature of thinking": _said(_THOUGHT),
     "opaque": _said({"executableCode": {"language": "PYTHON", "code": "print(1)"}}),
     "opaque tool": _said(tools=[{"googleSearch": {}}]),
     "model": {"model": "models/some-model", **_said()},
+    "count: input_audio_tokens": _counted(promptTokensDetails=[{"modality": "AUDIO", "tokenCount": 3}]),
+    "count: output_audio_tokens": _counted(candidatesTokensDetails=[{"modality": "AUDIO", "tokenCount": 2}]),
     "in its own words": _said(safetySettings=[{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}]),
 }

@@ -1,0 +1,304 @@
+"""From each dialect to each other one: what is said arrives, in the same or in another form, or is named as lost."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+from rich.console import Console
+
+from dragoman import dialects
+from dragoman.cli import fidelity as report
+from dragoman.cli.prove import Proof, proof_of, prove, records_of
+from dragoman.exchange import Loss, Request, Written
+from dragoman.fidelity import CASES, Case, Cell, Finding, Tally, cells, findings_of, own_words, sample
+from dragoman.fidelity.answers import kinds_answered
+from dragoman.fidelity.comparison import JOINED, MOVED, kinds_said
+from dragoman.fidelity.table import group_of, markdown_of_cells, plain
+from dragoman.message import ContentBlock, DocumentBlock, TextBlock, ToolResultBlock, ToolUseBlock, UnknownBlock
+from tests.conftest import CORPUS
+
+# What has to survive every pair, and the other forms in which it may arrive.
+NEVER_LOST = {
+    *("text", "system", "tool_use", "invalid_tool_use", "tool_result", "tool_result.text", "tool"),
+    *("answer.text", "answer.tool_use", "answer.usage.input_tokens", "answer.usage.output_tokens"),
+}
+FORMS = {
+    "answer.text": {JOINED, MOVED, f"{JOINED}; {MOVED}"},
+    "answer.usage.input_tokens": {"one count for the whole prompt"},
+    "text": {JOINED, MOVED, f"{JOINED}; {MOVED}"},
+    "system": {JOINED, MOVED, f"{JOINED}; {MOVED}"},
+    "tool_result.text": {JOINED},
+    "invalid_tool_use": {"as a call with the input {invalid_input: …}"},
+}
+
+
+@functools.cache
+def measured() -> tuple[Cell, ...]:
+    return cells(dialects.load(name) for name in dialects.names())
+
+
+def case(name: str) -> Case:
+    return next(case for case in CASES if case.name == name)
+
+
+# --- constructed cases -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", dialects.names())
+def test_nothing_is_left_out_without_a_word(source: str) -> None:
+    row = [cell for cell in measured() if cell.source == source]
+    assert [cell for cell in row if cell.is_short] == []
+    assert {cell.target for cell in row} == set(dialects.names())
+
+
+@pytest.mark.parametrize("source", dialects.names())
+def test_words_calls_results_and_tools_survive_every_pair(source: str) -> None:
+    kinds = {case.name: case.kind for case in CASES}
+    lost = [
+        cell
+        for cell in measured()
+        if cell.source == source and cell.verdict == "loss" and kinds[cell.case] in NEVER_LOST
+    ]
+    assert lost == []
+
+
+def test_every_type_of_block_is_a_case() -> None:
+    kinds = {case.kind for case in CASES}
+    assert {cls.type for cls in get_args(ContentBlock) if cls is not UnknownBlock} <= kinds
+
+
+@pytest.mark.parametrize("name", dialects.names())
+def test_what_a_dialect_says_in_its_own_words_is_what_the_case_is_about(name: str) -> None:
+    dialect = dialects.load(name)
+    for case_name, wire in own_words(name).items():
+        about = case(case_name)
+        is_request = about.answer is None
+        said = kinds_said(dialect.read_request(wire)) if is_request else kinds_answered(dialect.read_reply(wire))
+        assert about.kind in said, case_name
+
+
+def test_every_case_can_be_said_by_some_dialect() -> None:
+    unsaid = [
+        each.name for each in CASES if all(sample(dialects.load(name), each) is None for name in dialects.names())
+    ]
+    assert unsaid == []
+
+
+# --- recorded traffic ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", dialects.names())
+def test_recorded_traffic_loses_nothing_without_a_word_in_any_other_dialect(source: str) -> None:
+    files = sorted(CORPUS.glob("*.jsonl.gz"))
+    if not files:
+        pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
+    spoken = {name: dialects.load(name) for name in dialects.names()}
+    recorded = {source.replace("_", "-"), *getattr(spoken[source], "ALSO_RECORDED_AS", ())}
+    tally = Tally()
+    for file in files:
+        for record in records_of(file):
+            if record["dialect"] in recorded and record.get("kind") != "doctored":
+                report.tally_record(record, source, spoken, tally)
+    assert tally.requests[source] > 0
+    assert tally.answers[source] > 0
+    assert tally.shortfalls == []
+    assert [key for key in tally.counts if key[2] in NEVER_LOST and key[3] == "loss"] == []
+    others = {
+        (kind, note)
+        for _, _, kind, outcome, note in tally.notes
+        if kind in NEVER_LOST and outcome == "changed" and note not in FORMS.get(kind, set())
+    }
+    assert others == set()
+
+
+# --- what the measuring notices --------------------------------------------------------------------------------------
+
+Change = Callable[[Request], Request]
+
+
+def forgetful(change: Change, losses: tuple[Loss, ...] = ()) -> SimpleNamespace:
+    """Chat Completions, but for what it does to a request before it writes it."""
+    real = dialects.load("openai_chat")
+
+    def write_request(request: Request) -> Written:
+        return Written(real.write_request(change(request)).wire, losses)
+
+    return SimpleNamespace(NAME="forgetful", read_request=real.read_request, write_request=write_request)
+
+
+def on_blocks(change: Callable[[ContentBlock], ContentBlock | None]) -> Change:
+    def changed(request: Request) -> Request:
+        messages = []
+        for message in request.messages:
+            blocks = [made for block in message.content if (made := change(block)) is not None]
+            messages.append(message.replace(content=blocks))
+        return request.replace(messages=tuple(messages))
+
+    return changed
+
+
+def outcome(change: Change, name: str, losses: tuple[Loss, ...] = ()) -> list[Finding]:
+    """What is found about a case, read from Anthropic's wire, when the target does that to it."""
+    anthropic = dialects.load("anthropic")
+    request = anthropic.read_request(sample(anthropic, case(name)))
+    found = findings_of(request, forgetful(change, losses))
+    return [finding for finding in found if finding.kind == case(name).kind]
+
+
+def without_results(block: ContentBlock) -> ContentBlock | None:
+    return None if isinstance(block, ToolResultBlock) else block
+
+
+def without_texts(block: ContentBlock) -> ContentBlock | None:
+    return None if isinstance(block, TextBlock) else block
+
+
+def with_another_word(block: ContentBlock) -> ContentBlock:
+    return block.replace(text=block.text.upper()) if isinstance(block, TextBlock) else block
+
+
+def with_another_input(block: ContentBlock) -> ContentBlock:
+    return block.replace(input={**block.input, "limit": 2}) if isinstance(block, ToolUseBlock) else block
+
+
+def with_another_tool(block: ContentBlock) -> ContentBlock:
+    return block.replace(name="write_file") if isinstance(block, ToolUseBlock) else block
+
+
+def without_a_name(block: ContentBlock) -> ContentBlock:
+    return block.replace(name=None) if isinstance(block, DocumentBlock) else block
+
+
+DEFECTS: dict[str, tuple[Change, str]] = {
+    "a text dropped": (on_blocks(without_texts), "text"),
+    "a text altered": (on_blocks(with_another_word), "text"),
+    "a system prompt altered": (on_blocks(with_another_word), "system prompt"),
+    "an input altered": (on_blocks(with_another_input), "tool_use"),
+    "a tool renamed": (on_blocks(with_another_tool), "tool_use"),
+    "a result dropped": (on_blocks(without_results), "tool_result"),
+    "a tool dropped": (lambda request: request.replace(tools=()), "tool"),
+    "an option dropped": (
+        lambda request: request.replace(options=request.options.replace(temperature=None)),
+        "temperature",
+    ),
+    "the model dropped": (lambda request: request.replace(model=None), "model"),
+    "an aside not named": (lambda request: request, "in its own words"),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_what_a_dialect_drops_or_alters_without_a_word_is_noticed(defect: str) -> None:
+    found = outcome(*DEFECTS[defect])
+    assert found
+    assert {finding.outcome for finding in found} == {"silent"}
+
+
+def test_a_loss_that_is_named_is_believed_once() -> None:
+    named = Loss("", "0" * 26, "text", "forgetful", "no words today")
+    (found,) = outcome(on_blocks(without_texts), "text", (named,))
+    assert (found.outcome, found.note) == ("loss", "no words today")
+    both = outcome(on_blocks(without_texts), "two texts in one message", (named,))
+    assert [finding.outcome for finding in both] == ["loss", "silent"]
+
+
+def test_a_loss_of_another_message_excuses_nothing() -> None:
+    elsewhere = Loss("", "1".rjust(26, "0"), "text", "forgetful", "no words today")
+    (found,) = outcome(on_blocks(without_texts), "text", (elsewhere,))
+    assert found.outcome == "silent"
+
+
+def test_another_name_is_told_and_a_missing_one_is_a_defect() -> None:
+    (kept,) = outcome(lambda request: request, "name of a document")
+    assert kept.outcome == "kept"
+    (changed,) = outcome(on_blocks(without_a_name), "name of a document")  # this wire puts a name of its own there
+    assert (changed.outcome, changed.note) == ("changed", "'report' becomes 'document.pdf'")
+
+
+def test_a_dialect_that_does_not_give_its_own_wire_back_falls_short() -> None:
+    real = dialects.load("openai_chat")
+    careless = SimpleNamespace(
+        NAME="openai_chat",
+        read_request=real.read_request,
+        write_request=lambda request: Written({**real.write_request(request).wire, "temperature": 1}),
+    )
+    (cell,) = cells([careless], [case("in its own words")])
+    assert cell.is_short
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_a_line_for_each_case_and_a_column_for_each_target() -> None:
+    lines = list(markdown_of_cells(measured()))
+    for name in dialects.names():
+        assert f"### From {name}" in lines
+    assert any(line.startswith("Not said from here: ") and "image, url" in line for line in lines)  # Ollama takes bytes
+    rows = [line for line in lines if line.startswith("| image, base64 |")]
+    assert len(rows) == len(dialects.names())
+    assert all(row.count("|") == len(dialects.names()) + 2 for row in rows)
+
+
+def test_every_kind_that_there_is_has_a_column() -> None:
+    assert [case.kind for case in CASES if group_of(case.kind) == "other"] == []
+
+
+RECORD: dict[str, Any] = {
+    "id": "example-1",
+    "dialect": "anthropic",
+    "provider": "anthropic",
+    "kind": "recorded",
+    "status": 200,
+    "request": {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "Hi."}], "container": "c"},
+    "response": None,
+    "stream": None,
+}
+
+
+def test_proving_with_a_folder_writes_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "traffic.jsonl").write_text(json.dumps(RECORD) + "\n", "utf-8")
+    assert prove(tmp_path / "traffic.jsonl", table_to=tmp_path / "made" / "here") == 0
+    assert "Translated into every other dialect" in capsys.readouterr().out
+    page = (tmp_path / "made" / "here" / "fidelity.md").read_text("utf-8")
+    assert "### 1 requests and 0 answers of anthropic" in page
+    assert "### From ollama" in page
+    told = json.loads((tmp_path / "made" / "here" / "fidelity.json").read_bytes())
+    assert told["requests"] == {"anthropic": 1}
+    assert len(told["cells"]) == len(measured())
+    assert told["shortfalls"] == []
+    lost = {row["target"] for row in told["counts"] if row["kind"] == "aside" and row["outcome"] == "loss"}
+    assert lost == set(dialects.names()) - {"anthropic"}
+
+
+def test_what_was_left_out_without_a_word_is_printed_and_is_no_success() -> None:
+    tally = Tally()
+    tally.add("example-1", "anthropic", "ollama", [Finding("text", "silent", "left out", "messages[0].content[0]")])
+    out = io.StringIO()
+    assert not report.show(Console(file=out, width=120), (), tally, limit=20)
+    assert "example-1 anthropic → ollama messages[0].content[0]  text: left out" in out.getvalue()
+    assert [entry.record for entry in plain((), tally)["shortfalls"]] == ["example-1"]
+
+
+def test_a_translation_that_breaks_is_told_and_the_next_one_is_tried() -> None:
+    def breaks(_request: Request) -> Written:
+        raise ZeroDivisionError("on purpose")
+
+    spoken = {name: dialects.load(name) for name in ("anthropic", "ollama")}
+    broken = SimpleNamespace(NAME="broken", read_request=breaks, write_request=breaks)
+    tally = Tally()
+    report.tally_record(RECORD, "anthropic", {"broken": broken, **spoken}, tally)
+    (shortfall,) = tally.shortfalls
+    assert (shortfall.target, shortfall.note) == ("broken", "ZeroDivisionError: on purpose")
+    assert ("anthropic", "ollama", "text", "kept") in tally.counts
+
+
+def test_the_proof_is_the_same_with_and_without_the_table() -> None:
+    with_table = proof_of([RECORD], Proof(Counter(), [], []), tally=Tally())
+    assert with_table.equal == proof_of([RECORD], Proof(Counter(), [], [])).equal
