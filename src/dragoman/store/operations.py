@@ -23,6 +23,7 @@ from dragoman.errors import ConflictError, FormatError, UnknownMessageError, Unk
 from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, Role, ToolResultBlock, ToolUseBlock
 from dragoman.store.rows import Columns, columns_from, hash_of, micros, time_from
 from dragoman.store.values import Lease, Session, ToolCall, Totals
+from dragoman.value import check_plain
 
 Statement = tuple[str, Sequence[Any]]
 Rows = list[tuple[Any, ...]]
@@ -89,12 +90,9 @@ def _session_from(row: tuple[Any, ...]) -> Session:
 @operation
 def create_session(session: Session) -> Generator[Statement, Rows, Session]:
     """Add a session; ``ConflictError`` if there is one of that id."""
-    taken = yield "SELECT 1 FROM sessions WHERE id = ?", (session.id,)
-    if taken:
-        raise ConflictError("there is one already", where=f"session {session.id}", code="session_exists")
-    yield (
+    made = yield (
         f"INSERT INTO sessions ({_SESSION}, last_message_id, indexed_seq)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', ?)",
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', ?) ON CONFLICT (id) DO NOTHING RETURNING id",
         (
             session.id,
             session.title,
@@ -113,11 +111,19 @@ def create_session(session: Session) -> Generator[Statement, Rows, Session]:
             session.last_seq,
         ),
     )
+    if not made:
+        raise ConflictError("there is one already", where=f"session {session.id}", code="session_exists")
     return session
 
 
-def _json(value: Any) -> str | None:
-    return None if value is None else msgspec.json.encode(value).decode()
+def _json(given: dict[str, Any] | None) -> str | None:
+    if given is None:
+        return None
+    try:
+        check_plain(given, "what is kept with a session")
+    except ValueError as error:
+        raise FormatError(str(error)) from None
+    return msgspec.json.encode(given).decode()
 
 
 @operation
@@ -225,6 +231,13 @@ _INSERT: Final = (
 )
 
 
+class Places(msgspec.Struct, frozen=True):
+    """Where messages are in their session."""
+
+    seqs: list[int]
+    are_new: bool  # false if they were there before
+
+
 class Draft(msgspec.Struct, frozen=True):
     """A message that is about to be stored, with its columns."""
 
@@ -245,28 +258,22 @@ def append(
     now: datetime,
     expected_seq: int | None = None,
     idempotency_key: str | None = None,
-) -> Generator[Statement, Rows, list[int]]:
+) -> Generator[Statement, Rows, Places]:
     """Add messages at the end of a session, and say which places they have.
 
     With a key, or with the id of a message that is there already: the same again changes nothing and gives the same
     places; something else under that name is a ``ConflictError``.
     """
+    last_seq, newest = yield from _alone_in(session_id)
     fingerprint = b""
     if idempotency_key is not None:
         fingerprint = _fingerprint(drafts)
         known = yield from _known_by_key(session_id, idempotency_key, fingerprint)
         if known is not None:
-            return known
-    rows = yield (  # which also keeps everybody else out of the session until we are done
-        "UPDATE sessions SET updated_at = ? WHERE id = ? RETURNING last_seq, last_message_id",
-        (micros(now), session_id),
-    )
-    if not rows:
-        raise unknown_session(session_id)
-    last_seq, newest = rows[0]
+            return Places(known, are_new=False)
     known = yield from _known_by_id(session_id, drafts, newest)
     if known is not None:
-        return known
+        return Places(known, are_new=False)
     if expected_seq is not None and last_seq != expected_seq:
         what = f"it has {last_seq} messages, not {expected_seq}"
         raise ConflictError(what, where=f"session {session_id}", remedy="Read what is new, and try again")
@@ -275,8 +282,8 @@ def append(
         yield _INSERT, _inserted(session_id, seq, draft.columns)
         yield from _beside(session_id, seq, draft)
     yield (
-        "UPDATE sessions SET last_seq = ?, last_message_id = ? WHERE id = ?",
-        (last_seq + len(drafts), max(newest, *(draft.columns.id for draft in drafts)), session_id),
+        "UPDATE sessions SET last_seq = ?, last_message_id = ?, updated_at = ? WHERE id = ?",
+        (last_seq + len(drafts), max(newest, *(draft.columns.id for draft in drafts)), micros(now), session_id),
     )
     if idempotency_key is not None:
         yield (
@@ -284,7 +291,19 @@ def append(
             " VALUES (?, ?, ?, ?, ?, ?)",
             (session_id, idempotency_key, fingerprint, first, first + len(drafts) - 1, micros(now)),
         )
-    return list(range(first, first + len(drafts)))
+    return Places(list(range(first, first + len(drafts))), are_new=True)
+
+
+def _alone_in(session_id: str) -> Generator[Statement, Rows, tuple[int, str]]:
+    """Keep every other writer out of a session until we are done; its last place, and the greatest id in it."""
+    rows = yield (
+        "UPDATE sessions SET last_seq = last_seq WHERE id = ? RETURNING last_seq, last_message_id",
+        (session_id,),
+    )
+    if not rows:
+        raise unknown_session(session_id)
+    last_seq, newest = rows[0]
+    return last_seq, newest
 
 
 def _inserted(session_id: str, seq: int, columns: Columns) -> tuple[Any, ...]:
@@ -335,6 +354,9 @@ def _known_by_id(session_id: str, drafts: Sequence[Draft], newest: str) -> Gener
 
     Ids grow within a session, most often: one that is greater than every other is new.
     """
+    if len(drafts) > 1 and len({draft.columns.id for draft in drafts}) < len(drafts):
+        what = "two of these messages have the same id"
+        raise ConflictError(what, where=f"session {session_id}", code="id_conflict")
     found: list[int] = []
     for draft in drafts:
         columns = draft.columns
@@ -361,6 +383,7 @@ def _known_by_id(session_id: str, drafts: Sequence[Draft], newest: str) -> Gener
 @operation
 def end_message(session_id: str, draft: Draft, now: datetime) -> Generator[Statement, Rows, int]:
     """Give a message that is still arriving its new content; once it has ended, it stays as it is."""
+    yield from _alone_in(session_id)
     rows = yield (
         "SELECT seq, status FROM messages WHERE session_id = ? AND id = ?",
         (session_id, draft.columns.id),
@@ -377,8 +400,17 @@ def end_message(session_id: str, draft: Draft, now: datetime) -> Generator[State
         " status = ?, unknown_json = ?, blobs_json = ?, hash = ? WHERE session_id = ? AND seq = ?",
         (*_inserted(session_id, seq, columns)[3:], session_id, seq),
     )
-    for table in ("tool_calls", "usage", "blob_refs"):
+    for table in ("usage", "blob_refs"):
         yield f"DELETE FROM {table} WHERE session_id = ? AND seq = ?", (session_id, seq)
+    yield (  # a call that was answered or given up meanwhile stays so
+        "DELETE FROM tool_calls WHERE session_id = ? AND seq = ? AND result_seq IS NULL AND status <> 'cancelled'",
+        (session_id, seq),
+    )
+    yield (
+        "UPDATE tool_calls SET result_message_id = NULL, status = 'pending', completed_at = NULL, result_seq = NULL"
+        " WHERE session_id = ? AND result_seq = ?",
+        (session_id, seq),
+    )
     yield (
         "UPDATE sessions SET updated_at = ?, indexed_seq = CASE WHEN indexed_seq >= ? THEN ? ELSE indexed_seq END"
         " WHERE id = ?",
@@ -396,9 +428,9 @@ def _beside(session_id: str, seq: int, draft: Draft) -> Generator[Statement, Row
     """What stands in other tables about a message: its calls, its result, what it consumed, what it keeps outside."""
     message = draft.message
     if message.role is Role.ASSISTANT:
-        for block in message.content:
+        for number, block in enumerate(message.content):
             if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
-                yield from _called(session_id, seq, message, block)
+                yield from _called(session_id, seq, message, number, block)
         if message.metadata.usage is not None:
             yield _used(session_id, seq, message)
     elif message.role is Role.TOOL:
@@ -410,34 +442,41 @@ def _beside(session_id: str, seq: int, draft: Draft) -> Generator[Statement, Row
 
 
 def _called(
-    session_id: str, seq: int, message: Message, block: ToolUseBlock | InvalidToolUseBlock
+    session_id: str, seq: int, message: Message, number: int, block: ToolUseBlock | InvalidToolUseBlock
 ) -> Generator[Statement, Rows, None]:
-    raw = block.provider_raw or {}
+    raw_id = (block.provider_raw or {}).get("id")
     status = "pending" if isinstance(block, ToolUseBlock) else "failed"  # what cannot be used is never made
     yield (
-        "INSERT INTO tool_calls (id, session_id, message_id, name, status, provider_id, provider, created_at, seq)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, id) DO NOTHING",
+        "INSERT INTO tool_calls (id, session_id, message_id, name, status, provider_id, provider, created_at, seq,"
+        " block) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, id) DO NOTHING",
         (
-            block.id,
+            _visible(block.id),
             session_id,
             message.id,
-            block.name,
+            _visible(block.name),
             status,
-            raw.get("id"),
-            message.metadata.provider,
+            _visible(raw_id) if isinstance(raw_id, str) else None,
+            _visible(message.metadata.provider),
             micros(message.created_at),
             seq,
+            number,
         ),
     )
 
 
+def _visible(text: str | None) -> str | None:
+    """A word of a message as a column beside it: with U+2400 for a NUL, which not every engine can hold there."""
+    return text if text is None or "\0" not in text else text.replace("\0", "\u2400")
+
+
 def _answered(session_id: str, seq: int, message: Message, result: ToolResultBlock) -> Generator[Statement, Rows, None]:
     status = "failed" if result.is_error else "succeeded"
+    call_id = _visible(result.tool_use_id)
     answer = (message.id, status, micros(message.created_at), seq)
     changed = yield (
         "UPDATE tool_calls SET result_message_id = ?, status = ?, completed_at = ?, result_seq = ?"
         " WHERE session_id = ? AND id = ? AND result_seq IS NULL RETURNING id",
-        (*answer, session_id, result.tool_use_id),
+        (*answer, session_id, call_id),
     )
     if changed:
         return
@@ -445,8 +484,8 @@ def _answered(session_id: str, seq: int, message: Message, result: ToolResultBlo
         if stretch.session_id != session_id:
             yield (
                 "INSERT INTO tool_calls (id, session_id, message_id, name, status, provider_id, provider, created_at,"
-                " seq, result_message_id, completed_at, result_seq)"
-                " SELECT id, ?, message_id, name, ?, provider_id, provider, created_at, seq, ?, ?, ? FROM tool_calls"
+                " seq, block, result_message_id, completed_at, result_seq) SELECT id, ?, message_id, name, ?,"
+                " provider_id, provider, created_at, seq, block, ?, ?, ? FROM tool_calls"
                 " WHERE session_id = ? AND id = ? AND seq BETWEEN ? AND ? ON CONFLICT (session_id, id) DO NOTHING",
                 (
                     session_id,
@@ -455,7 +494,7 @@ def _answered(session_id: str, seq: int, message: Message, result: ToolResultBlo
                     micros(message.created_at),
                     seq,
                     stretch.session_id,
-                    result.tool_use_id,
+                    call_id,
                     stretch.first,
                     stretch.last,
                 ),
@@ -473,10 +512,10 @@ def _used(session_id: str, seq: int, message: Message) -> Statement:
             session_id,
             seq,
             message.created_at.date().isoformat(),
-            metadata.model,
-            metadata.provider,
-            metadata.user_id,
-            metadata.team_id,
+            _visible(metadata.model),
+            _visible(metadata.provider),
+            _visible(metadata.user_id),
+            _visible(metadata.team_id),
             usage.input_tokens,
             usage.output_tokens,
             usage.cached_input_tokens,
@@ -550,6 +589,16 @@ def read_back(session_id: str, before_seq: int | None, limit: int) -> Generator[
 
 
 @operation
+def at(session_id: str, seqs: Sequence[int]) -> Generator[Statement, Rows, list[Found]]:
+    """A session's own messages at these places."""
+    found: list[Found] = []
+    for seq in seqs:
+        rows = yield f"SELECT {_COLUMNS} FROM messages WHERE session_id = ? AND seq = ?", (session_id, seq)
+        found.extend(map(_found, rows))
+    return found
+
+
+@operation
 def get_message(session_id: str, message_id: str) -> Generator[Statement, Rows, Found]:
     """The message of that id, or ``UnknownMessageError``."""
     for stretch in reversed((yield from lineage(session_id))):
@@ -569,7 +618,8 @@ def tool_calls(session_id: str, status: str | None) -> Generator[Statement, Rows
     for stretch in (yield from lineage(session_id)):
         rows = yield (
             "SELECT id, session_id, message_id, seq, result_message_id, result_seq, name, status, provider,"
-            " provider_id, created_at, completed_at FROM tool_calls WHERE session_id = ? AND seq <= ? ORDER BY seq, id",
+            " provider_id, created_at, completed_at FROM tool_calls WHERE session_id = ? AND seq <= ?"
+            " ORDER BY seq, block",
             (stretch.session_id, stretch.last),
         )
         for row in rows:
@@ -628,6 +678,7 @@ def tool_ids(session_id: str) -> Generator[Statement, Rows, list[tuple[str, str,
 @operation
 def learn_tool_ids(session_id: str, entries: Sequence[tuple[str, str, str]]) -> Generator[Statement, Rows, None]:
     """Remember what providers call the calls of a session."""
+    yield from _alone_in(session_id)
     rows = yield "SELECT coalesce(max(number), 0) FROM tool_ids WHERE session_id = ?", (session_id,)
     for number, entry in enumerate(entries, rows[0][0] + 1):
         yield (
@@ -696,10 +747,10 @@ def totals(
     rows = yield (
         f"SELECT {group}, count(*), sum(input_tokens), sum(output_tokens), sum(cached_input_tokens),"
         " sum(cache_creation_input_tokens), sum(reasoning_tokens), decimal_sum(cost_usd) FROM usage"
-        f" WHERE {' AND '.join(conditions)} GROUP BY {group} ORDER BY {group}",
+        f" WHERE {' AND '.join(conditions)} GROUP BY {group}",
         arguments,
     )
-    return [
+    found = [
         Totals(
             group=row[0],
             messages=row[1],
@@ -712,3 +763,4 @@ def totals(
         )
         for row in rows
     ]
+    return sorted(found, key=lambda one: (one.group is not None, one.group or ""))  # engines sort each in their own way

@@ -17,14 +17,14 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact
 from pathlib import Path
 from typing import Any, Final
 
 import apsw
 
 from dragoman.blobs import Blobs
-from dragoman.errors import DamagedError, DragomanError, StorageError, StoreUnusableError
+from dragoman.errors import DamagedError, DragomanError, FormatError, StorageError, StoreUnusableError
 from dragoman.store.operations import bindable
 from dragoman.store.schema import migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
@@ -41,6 +41,7 @@ _BUSY_MS: Final = 60_000
 _MOST_AT_ONCE: Final = 512
 _READERS: Final = 2
 _SETTINGS: Final = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "mmap_size": 0}
+_EXACT: Final = Context(prec=5_000, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
 _FAR_AWAY: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "glusterfs", "ceph")
 
 Job = tuple[Operation[Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
@@ -218,7 +219,7 @@ class _DecimalSum:
         self._sum = Decimal(0)
 
     def step(self, *amounts: Any) -> None:
-        self._sum += Decimal(amounts[0])
+        self._sum = _EXACT.add(self._sum, Decimal(amounts[0]))
 
     def final(self) -> str:
         return str(self._sum)
@@ -389,6 +390,8 @@ def _translated(error: Exception) -> Exception:
             return StorageError("another program keeps the database locked; nothing was stored", code="storage_failed")
         case apsw.CorruptError() | apsw.NotADBError():
             return DamagedError(f"the database file is damaged ({error})", remedy="Run dragoman verify")
+        case UnicodeEncodeError():
+            return FormatError(f"a lone surrogate at character {error.start} of a text")
         case _:
             return error
 

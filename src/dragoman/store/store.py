@@ -205,7 +205,9 @@ class Store:
                 idempotency_key=idempotency_key,
             )
         )
-        return [Row(seq, message) for seq, message in zip(places, owned, strict=True)]
+        if places.are_new:
+            return [Row(seq, message) for seq, message in zip(places.seqs, owned, strict=True)]
+        return await self._rows(await self._read(operations.at(session_id, places.seqs)))
 
     def _owned(self, session_id: str, message: Message) -> Message:
         if message.session_id == session_id:
@@ -218,10 +220,11 @@ class Store:
 
     async def update(self, session_id: str, message: Message) -> Row:
         """Put more into a message that is still arriving, or end it; ``ConflictError`` once it has ended."""
-        (draft,) = operations.drafts_from([self._owned(session_id, message)])
+        owned = self._owned(session_id, message)
+        (draft,) = operations.drafts_from([owned])
         await self._keep_large([draft])
         seq = await self._write(operations.end_message(session_id, draft, self.clock()))
-        return Row(seq, message)
+        return Row(seq, owned)
 
     async def read(self, session_id: str, after_seq: int = 0, limit: int = 50) -> list[Row]:
         """The messages behind a place, in order: the next page."""

@@ -63,6 +63,7 @@ CREATE TABLE tool_calls (
   created_at BIGINT NOT NULL,
   completed_at BIGINT,
   seq BIGINT NOT NULL,
+  block BIGINT NOT NULL,
   result_seq BIGINT,
   PRIMARY KEY (session_id, id)
 );

@@ -51,6 +51,7 @@ CREATE TABLE tool_calls (
   created_at INTEGER NOT NULL,
   completed_at INTEGER,
   seq INTEGER NOT NULL,
+  block INTEGER NOT NULL,
   result_seq INTEGER,
   PRIMARY KEY (session_id, id)
 ) WITHOUT ROWID;
