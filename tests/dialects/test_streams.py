@@ -1,0 +1,358 @@
+"""Streams of Anthropic and of Chat Completions: written as events come, and read alike the short way and the long one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman import dialects
+from dragoman.dialects.anthropic import reader as anthropic_reader
+from dragoman.dialects.openai_chat import reader as chat_reader
+from dragoman.dialects.parts.framing import splitter
+from dragoman.event import (
+    MessageComplete,
+    MessageStart,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    fold,
+    unfold,
+)
+from dragoman.exchange import Reply, StopReason
+from dragoman.message import TextBlock
+from tests.dialects.damage import calls_of, events_of, text_of
+from tests.dialects.test_at_once import ENDED, FAILURES, USAGE, heard, written
+from tests.dialects.test_grid import CALLS
+from tests.dialects.test_sdk import records
+
+NAMES = ("anthropic", "openai_chat")
+
+
+@pytest.fixture(params=NAMES)
+def dialect(request: pytest.FixtureRequest) -> ModuleType:
+    return dialects.load(request.param)
+
+
+def recorded(name: str) -> Iterator[bytes]:
+    for _, record in records(name):
+        if record.get("stream") and record["status"] in (200, None):
+            yield record["stream"].encode("utf-8", "surrogatepass")
+
+
+def is_due(event: StreamEvent) -> bool:
+    """Whether an event has to be written when it comes."""
+    match event:
+        case TextDelta(_, text) | ThinkingDelta(_, text) | ToolUseInputDelta(_, text):
+            return bool(text)
+        case MessageStart() | ToolUseStart() | MessageComplete():
+            return True
+        case _:
+            return False
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_event_of_a_recorded_stream_is_written_when_it_comes(name: str) -> None:
+    dialect, count = dialects.load(name), 0
+    for data in recorded(name):
+        events = events_of(dialect, [data])
+        pieces = written(dialect, *events)
+        late = [event for event, piece in zip(events, pieces, strict=False) if is_due(event) and not piece]
+        assert [event for event in late if not isinstance(event, MessageComplete)] == []
+        if isinstance(events[-1], MessageComplete):  # it waits for what was consumed, if nobody has said that
+            assert bool(late) == bool(pieces[-1]) == (fold(events).usage is None)
+        count += 1
+    assert count > 300
+
+
+@pytest.mark.parametrize("source", dialects.names())
+def test_every_event_of_another_dialect_is_written_when_it_comes(source: str, dialect: ModuleType) -> None:
+    reply = Reply(
+        content=(TextBlock("I'll read é😀."), *CALLS),
+        stop_reason=StopReason.TOOL_USE,
+        usage=USAGE.usage,
+        model="some-model",
+    )
+    other = dialects.load(source)
+    events = events_of(other, [b"".join(written(other, *unfold(reply)))])
+    pieces = written(dialect, *events)
+    assert [event for event, piece in zip(events, pieces, strict=False) if is_due(event) and not piece] == []
+    again = fold(events_of(dialect, [b"".join(pieces)]))
+    assert again.fault is None
+    assert (text_of(again), calls_of(again)) == (text_of(reply), calls_of(reply))
+    assert again.usage == fold(events).usage
+    assert again.stop_reason is StopReason.TOOL_USE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", dialects.names())
+def test_a_recorded_stream_of_any_dialect_says_the_same_in_this_one(source: str, dialect: ModuleType) -> None:
+    count = 0
+    for _, record in records(source):
+        if not record.get("stream") or record["status"] not in (200, None):
+            continue
+        data = record["stream"].encode("utf-8", "surrogatepass")
+        events = events_of(dialects.load(source), [data], record["stream_format"])
+        reply, again = fold(events), heard(dialect, *events)
+        is_empty = again.fault is not None and again.fault.code == "empty_response"  # nothing but another's reasoning
+        assert (again.fault is None) == (reply.fault is None) or is_empty, record["id"]
+        assert said_by(again) == said_by(reply), record["id"]
+        assert not is_empty or said_by(reply) == ("", []), record["id"]
+        count += 1
+    assert count >= 20
+
+
+def said_by(reply: Reply) -> tuple[Any, ...]:
+    """What has to survive in any dialect: the words and the calls."""
+    return "".join(block.text for block in reply.content if isinstance(block, TextBlock)), calls_of(reply)
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_events_that_fold_to_a_fault_are_heard_as_one(name: str, dialect: ModuleType) -> None:
+    events = FAILURES[name]
+    assert fold(events).fault is not None
+    reply = heard(dialect, *events)
+    assert reply.fault is not None
+    assert calls_of(reply) == []
+    assert text_of(reply) == text_of(fold(events))
+
+
+def test_a_character_whose_halves_came_apart_is_written_whole(dialect: ModuleType) -> None:
+    events: Any = [MessageStart("m"), TextDelta(0, "a\ud83d"), TextDelta(0, "\ude00b"), USAGE, ENDED]
+    assert text_of(heard(dialect, *events)) == "a😀b"
+
+
+def test_a_text_that_goes_on_after_another_block_is_not_lost(dialect: ModuleType) -> None:
+    events: Any = [TextDelta(0, "One. "), TextDelta(1, "Two. "), TextDelta(0, "Three."), USAGE, ENDED]
+    reply = heard(dialect, MessageStart("m"), *events)
+    assert reply.fault is None
+    assert text_of(reply) == "One. Two. Three."
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [(1, '{"a":1}'), (2, '{"b":2}')],
+        [(1, '{"a":'), (2, '{"b":'), (1, "1}"), (2, "2}")],
+        [(1, '{"a":1}'), (2, '{"b":2}'), (1, " ")],
+        [(2, '{"b":2}'), (1, '{"a":1}')],
+    ],
+)
+def test_calls_that_end_together_are_read_as_they_were_meant(
+    pieces: list[tuple[int, str]], dialect: ModuleType
+) -> None:
+    events: list[StreamEvent] = [TextDelta(0, "Hi."), ToolUseStart(1, CALLS[0].id, "f")]
+    if pieces[0][0] == 2:
+        events.append(ToolUseStart(2, CALLS[1].id, "g"))
+    for number, (index, piece) in enumerate(pieces):
+        if index == 2 and number == 1:
+            events.append(ToolUseStart(2, CALLS[1].id, "g"))
+        events.append(ToolUseInputDelta(index, piece))
+    end = (ToolUseEnd(1), ToolUseEnd(2), USAGE, MessageComplete(StopReason.TOOL_USE))
+    reply = heard(dialect, MessageStart("m"), *events, *end)
+    assert reply.fault is None
+    assert calls_of(reply) == [("f", {"a": 1}), ("g", {"b": 2})]
+
+
+def test_an_input_that_goes_on_after_it_was_whole_is_a_fault(dialect: ModuleType) -> None:
+    calls: Any = [ToolUseStart(0, CALLS[0].id, "f"), ToolUseInputDelta(0, "{}"), ToolUseStart(1, CALLS[1].id, "g")]
+    more: Any = [ToolUseInputDelta(0, "{}"), ToolUseEnd(0), ToolUseEnd(1), USAGE, MessageComplete(StopReason.TOOL_USE)]
+    assert fold([*calls, *more]).fault is not None
+    assert heard(dialect, *calls, *more).fault is not None
+
+
+def test_the_end_waits_for_what_was_consumed_and_for_nothing_else(dialect: ModuleType) -> None:
+    said = (MessageStart("m"), TextDelta(0, "Hi."))
+    *_, end, rest = written(dialect, *said, USAGE, ENDED)
+    assert end
+    assert rest == b""
+    before, after = (b"".join(written(dialect, *said, *order)) for order in ((USAGE, ENDED), (ENDED, USAGE)))
+    assert before == after
+    reply = heard(dialect, *said, ENDED)
+    assert (reply.fault, text_of(reply)) == (None, "Hi.")
+
+
+def test_what_comes_after_the_end_is_not_written(dialect: ModuleType) -> None:
+    said = (MessageStart("m"), TextDelta(0, "Hi."), USAGE, ENDED)
+    assert b"".join(written(dialect, *said, TextDelta(0, "more"), ENDED, USAGE)) == b"".join(written(dialect, *said))
+
+
+def test_a_writer_does_not_keep_the_words(dialect: ModuleType) -> None:
+    writer = dialect.stream_writer()
+    writer.feed(MessageStart("m"))
+    for number in range(1_000):
+        writer.feed(TextDelta(0, f"word {number} "))
+    kept = str([vars(writer), *(vars(block) for block in writer._opened.values())])
+    assert "word" not in kept.replace("words", "")
+    assert len(kept) < 4_000
+
+
+def test_what_is_known_when_a_stream_begins_is_written_then() -> None:
+    for name, sign in (("anthropic", "msg_"), ("openai_chat", "chatcmpl-")):
+        dialect, seen = dialects.load(name), 0
+        for data in recorded(name):
+            events = events_of(dialect, [data])
+            start = next((event for event in events if isinstance(event, MessageStart)), None)
+            if start is None or sign.encode() not in data:
+                continue
+            said = json.loads(written(dialect, start)[0].split(b"data: ")[1])
+            provider_id = said.get("message", said)["id"]
+            assert provider_id.encode() in data
+            seen += 1
+        assert seen > 100
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def one_by_one(data: bytes) -> list[bytes]:
+    """The events of a stream, each in one piece as most servers send them."""
+    frames = splitter("sse").feed(data)
+    return [(f"event: {f.event}\n".encode() if f.event else b"") + b"data: " + f.data + b"\n\n" for f in frames]
+
+
+def told(dialect: ModuleType, pieces: list[bytes]) -> bytes:
+    """All that the events say, notes included."""
+    return json.dumps([msgspec.to_builtins(event) for event in events_of(dialect, pieces)], sort_keys=True).encode()
+
+
+def test_streams_of_anthropic_are_read_alike_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    dialect = dialects.load("anthropic")
+    streams = [one_by_one(data) for data in recorded("anthropic")]
+    short, ways = [told(dialect, pieces) for pieces in streams], []
+    taken = anthropic_reader.StreamReader._take_any
+
+    def counted(reader: Any, data: bytes, events: list[StreamEvent]) -> bool:
+        ways.append(data)
+        return taken(reader, data, events)
+
+    monkeypatch.setattr(anthropic_reader.StreamReader, "_take_any", counted)
+    assert [told(dialect, pieces) for pieces in streams] == short
+    assert len(ways) < sum(map(len, streams)) / 2  # else it is not worth its lines
+    monkeypatch.setattr(anthropic_reader.StreamReader, "_take_piece", lambda *_: False)
+    monkeypatch.setattr(anthropic_reader, "_start_notes", anthropic_reader._any_start_notes)
+    assert [told(dialect, pieces) for pieces in streams] == short
+
+
+def test_streams_of_chat_completions_are_read_alike_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    dialect = dialects.load("openai_chat")
+    streams = [one_by_one(data) for data in recorded("openai_chat")]
+    seen = {"bytes": 0, "types": 0, "long": 0}
+    looks = {
+        "bytes": (chat_reader.Pattern, "words_in"),
+        "types": (chat_reader.StreamReader, "_take_words"),
+        "long": (chat_reader.StreamReader, "_take_any"),
+    }
+    with monkeypatch.context() as patch:
+        for way, (cls, name) in looks.items():
+            patch.setattr(cls, name, counting(getattr(cls, name), seen, way))
+        short = [told(dialect, pieces) for pieces in streams]
+    assert seen["bytes"] > 5_000  # else they are not worth their lines
+    assert seen["types"] > 3_000
+    assert seen["long"] < sum(map(len, streams)) / 2
+    monkeypatch.setattr(chat_reader.Pattern, "learn", lambda *_: None)
+    assert [told(dialect, pieces) for pieces in streams] == short
+    monkeypatch.setattr(chat_reader.StreamReader, "_learn", lambda *_: None)
+    monkeypatch.setattr(chat_reader, "_plain_start_notes", lambda *_: None)
+    assert [told(dialect, pieces) for pieces in streams] == short
+
+
+def counting(function: Any, seen: dict[str, int], way: str) -> Any:
+    def counted(*args: Any) -> Any:
+        made = function(*args)
+        seen[way] += bool(made) or way == "long"
+        return made
+
+    return counted
+
+
+CHUNK = {
+    "id": "c1",
+    "object": "chat.completion.chunk",
+    "created": 1,
+    "model": "m",
+    "choices": [{"index": 0, "delta": {"content": "content"}, "finish_reason": None}],
+    "obfuscation": "a1",
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "other"},
+        {"system_fingerprint": "fp"},
+        {"service_tier": "flex"},
+        {"usage": {"prompt_tokens": 1, "completion_tokens": 1}},
+        {"error": {"message": "stop"}},
+        {"obfuscation": '"}]'},
+        {"obfuscation": "x\n"},
+        {"unknown": 1},
+        {"choices": []},
+        {"choices": [{"index": 1, "delta": {"content": "other"}, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {"content": 'é"\\\n\u2028'}, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {"content": None}, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {"content": 1}, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {"content": "a", "reasoning": "b"}, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {"content": "a", "content_filter": {}}, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {"content": [{"type": "text", "text": "b"}]}, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {"refusal": "no"}, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {"content": "late"}, "finish_reason": "stop"}]},
+        {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": None, "logprobs": {"content": [1]}}]},
+    ],
+    ids=lambda change: json.dumps(change)[:60],
+)
+def test_a_chunk_that_says_something_else_is_looked_at_closely(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks = [CHUNK, CHUNK, CHUNK, {**CHUNK, **change}, CHUNK, CHUNK, CHUNK]
+    end = {**CHUNK, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    pieces = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in (*chunks, end)]
+    dialect = dialects.load("openai_chat")
+    short = told(dialect, pieces)
+    monkeypatch.setattr(chat_reader.StreamReader, "_learn", lambda *_: None)
+    assert told(dialect, pieces) == short
+    assert told(dialect, [b"".join(pieces)]) == short
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","type":"thinking_delta","text":"x"}}',
+        b'{"type":"content_block_delta","index":0,"index":1,"delta":{"type":"text_delta","text":"x"}}',
+        b'{"type":"content_block_delta","type":"ping","index":0,"delta":{"type":"text_delta","text":"x"}}',
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"x","text":"y"}}',
+        b'{"type":"content_block_delta","index":0.0,"delta":{"type":"text_delta","text":"x"}}',
+        b'{"type":"content_block_delta","index":true,"delta":{"type":"text_delta","text":"x"}}',
+        b'{"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"x"}}',
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"x","more":1},"more":1}',
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":null}}',
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":""}}',
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":"{}"}}',
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"x"}}',
+        b'{"delta":{"text":"x","type":"text_delta"},"index":0,"type":"content_block_delta"}',
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"\\ud83d"}}',
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"\xff"}}',
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a\tb"}}',
+    ],
+)
+def test_an_event_with_something_else_in_it_is_read_alike_either_way(
+    event: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialect = dialects.load("anthropic")
+    words = b"".join(written(dialect, TextDelta(0, "Hi."), TextDelta(0, "Ho."), USAGE, ENDED)).split(b"\n\n")
+    pieces = [piece + b"\n\n" for piece in words if piece]
+    pieces.insert(3, b"event: content_block_delta\ndata: " + event + b"\n\n")
+    short = told(dialect, pieces)
+    monkeypatch.setattr(anthropic_reader.StreamReader, "_take_piece", lambda *_: False)
+    assert told(dialect, pieces) == short
