@@ -37,6 +37,7 @@ class Log:
     stored: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)  # name: first heard of, places
     ended: set[str] = field(default_factory=set)  # the update was acknowledged
     refused: set[str] = field(default_factory=set)
+    failed: list[tuple[str, str]] = field(default_factory=list)  # name, code of the error
     told: list[str] = field(default_factory=list)  # what contradicts itself
 
     def read(self, line: str) -> None:
@@ -53,6 +54,8 @@ class Log:
                 self.ended.add(name)
             case "refused":
                 self.refused.add(name)
+            case "disk_full" | "storage_failed":
+                self.failed.append((name, word))
 
     def unknown(self) -> list[str]:
         """Appends of which nobody knows what came of them, or that have not come to their end."""
@@ -135,7 +138,17 @@ def _order(sessions: list[Json], by_session: dict[str, list[Json]]) -> Iterator[
 
 
 def _hashes(messages: Iterable[Json]) -> Iterator[str]:
-    columns = ("session_id", "seq", "id", "role", "created_at", "schema_version", "status", "unknown_json", "blobs_json")
+    columns = (
+        "session_id",
+        "seq",
+        "id",
+        "role",
+        "created_at",
+        "schema_version",
+        "status",
+        "unknown_json",
+        "blobs_json",
+    )
     for row in messages:
         said = [str(row[name]) for name in (*columns, "metadata_json", "content_json")]
         if hashlib.sha256("\n".join(said).encode()).digest() != bytes(row["hash"]):
@@ -175,7 +188,9 @@ def _as_written(append: Append, row: Json, begun: Json, ended: Json, blob_of: Bl
     where = f"{append.name} at {row['session_id']} {row['seq']}"
     allowed = [ended] if append.name in log.ended else [begun, ended]
     content = _content_of(row, blob_of)
-    fitting = [one for one in allowed if one["content"] == content and one["metadata"] == json.loads(row["metadata_json"])]
+    fitting = [
+        one for one in allowed if one["content"] == content and one["metadata"] == json.loads(row["metadata_json"])
+    ]
     if not fitting or row["role"] != begun["role"] or row["session_id"] != append.session_id:
         yield f"{where}: it is not what was written"
     if begun["session_id"] and row["id"] != begun["id"]:

@@ -13,15 +13,18 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import random
+import subprocess
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
+import pytest
+
 from dragoman.store import Store, open_store
 from tests.store.faults.checker import BlobOf, Log, Tables, problems
 from tests.store.faults.traffic import WRITERS, append_named
-from tests.store.faults.writer import Orders, write
+from tests.store.faults.writer import Orders, write, write_once_traced
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload([write.__module__])
@@ -67,6 +70,18 @@ class Harness:
             self._heard(process, pipe)
             assert process.exitcode == 0, f"a writer ended with {process.exitcode}"
 
+    def traced(self, strace: list[str], new: int) -> int:
+        """One writer under strace, left alone but for what strace does to it; how it ended."""
+        process, pipe = self._start(self._orders(0, [], new), write_once_traced)
+        watching = subprocess.Popen([*strace, "-f", "-qq", "-p", str(process.pid)], stderr=subprocess.PIPE, text=True)
+        try:
+            return self._heard(process, pipe, expected=None)
+        finally:
+            process.kill()
+            _, said = watching.communicate(timeout=_GIVE_UP_S)
+            if "attach" in said:
+                pytest.skip(f"strace may not watch a process here: {said.strip()}")
+
     def problems(self, tables: Tables, blob_of: BlobOf) -> list[str]:
         """What the checker has to say."""
         return problems(tables, blob_of, self.log)
@@ -84,21 +99,22 @@ class Harness:
             opened=self.opened,
         )
 
-    def _start(self, orders: Orders) -> tuple[BaseProcess, Connection]:
-        hears, says = _processes.Pipe(duplex=False)
-        process = _processes.Process(target=write, args=(orders, says), daemon=True)
+    def _start(self, orders: Orders, target: Callable[..., None] = write) -> tuple[BaseProcess, Connection]:
+        hears, says = _processes.Pipe(duplex=target is not write)
+        process = _processes.Process(target=target, args=(orders, says), daemon=True)
         process.start()
         says.close()
         return process, hears
 
-    def _heard(self, process: BaseProcess, pipe: Connection) -> None:
-        text = b""
+    def _heard(self, process: BaseProcess, pipe: Connection, expected: tuple[int, ...] | None = (0, -9)) -> int:
         with contextlib.closing(pipe), open(pipe.fileno(), "rb", closefd=False) as stream:
             text = stream.read()  # until every writer of it is gone
         process.join(_GIVE_UP_S)
         assert process.exitcode is not None, "a writer that was killed goes on"
-        assert process.exitcode in (0, -9), f"a writer ended by itself with {process.exitcode}"
+        if expected is not None:
+            assert process.exitcode in expected, f"a writer ended by itself with {process.exitcode}"
         lines = text.decode().splitlines()
         self.killed_before_opening += not lines
         for line in lines:
             self.log.read(line)
+        return process.exitcode

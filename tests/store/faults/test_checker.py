@@ -125,7 +125,9 @@ def _move_a_key(it: Evidence) -> None:
         row["first_seq"] += 1
 
 
-PLANTED = [planted for name, planted in list(globals().items()) if name.startswith("_") and hasattr(planted, "__code__")]
+PLANTED = [
+    planted for name, planted in list(globals().items()) if name.startswith("_") and hasattr(planted, "__code__")
+]
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__.strip("_"))

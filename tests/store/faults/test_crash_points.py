@@ -1,0 +1,155 @@
+"""A crash, or an error, at every single system call that writes, syncs, renames or deletes during a short run.
+
+strace does it: it kills the writer as it is about to make the call, or has the call fail. The calls are counted in a
+first run, for each thread and each kind of call, and then each one has its turn.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.store.faults.checker import folder_blob_of, sqlite_tables
+from tests.store.faults.harness import Harness
+from tests.store.faults.writer import UNUSABLE
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="strace is for Linux"),
+]
+
+CALLS = (
+    "pwrite64",
+    "write",
+    "fdatasync",
+    "fsync",
+    "ftruncate",
+    "rename",
+    "renameat",
+    "renameat2",
+    "unlink",
+    "unlinkat",
+)
+BEFORE, NEW = 1, 7  # the store holds one append, and a run makes seven: one of each other kind
+
+
+class Crashes:
+    """Runs that begin with the same store, each with a fault of its own."""
+
+    def __init__(self, strace: str, folder: Path, *, is_new: bool) -> None:
+        self.strace = strace
+        self.folder = folder
+        self.base = Harness(f"sqlite:///{folder / 'base' / 'store.db'}", writers=1)
+        (folder / "base").mkdir()
+        if not is_new:
+            self.base.finish(new=BEFORE)
+        self.new = 1 if is_new else NEW
+        self.runs = 0
+        self.ends: collections.Counter[int] = collections.Counter()  # how the runs with a fault ended
+
+    def points(self) -> list[tuple[str, int]]:
+        """Each call of the run: its name, and its number among those of that name in its thread."""
+        output = self.folder / "calls.txt"
+        harness = self._harness()
+        assert harness.traced([self.strace, "-o", str(output), "-e", f"trace={self._known()}"], self.new) == 0
+        threads = collections.Counter(re.findall(r"^(\d+) +(\w+)\(", output.read_text(), flags=re.MULTILINE))
+        return sorted({(call, number) for (_, call), times in threads.items() for number in range(1, times + 1)})
+
+    def run(self, fault: str) -> Harness:
+        """A run with a fault, after which everything was asked for again that may be."""
+        harness = self._harness()
+        ended = harness.traced([self.strace, "-e", f"trace={self._known()}", "-e", f"inject={fault}"], self.new)
+        self.ends[ended] += 1
+        assert self._problems(harness) == [], fault
+        harness.finish()
+        assert self._problems(harness) == [], fault
+        assert not [name for name in harness.log.unknown() if not name.endswith(("-0", "-8"))], fault
+        shutil.rmtree(self._path(harness).parent)
+        return harness
+
+    def _harness(self) -> Harness:
+        self.runs += 1
+        folder = self.folder / f"run-{self.runs}"
+        shutil.copytree(self.folder / "base", folder)
+        harness = Harness(f"sqlite:///{folder / 'store.db'}", writers=1)
+        harness.log = copy.deepcopy(self.base.log)
+        return harness
+
+    def _problems(self, harness: Harness) -> list[str]:
+        path = self._path(harness)
+        return harness.problems(sqlite_tables(path), folder_blob_of(path.with_name(f"{path.name}-blobs")))
+
+    def _path(self, harness: Harness) -> Path:
+        return Path(harness.url.removeprefix("sqlite:///"))
+
+    def _known(self) -> str:
+        return ",".join(f"?{call}" for call in CALLS)  # not every machine has every one
+
+
+@pytest.fixture
+def strace(program: Callable[[str, str], str]) -> str:
+    return program("strace", "strace")
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_a_crash_at_any_system_call_of_appends_loses_nothing(part: int, strace: str, tmp_path: Path) -> None:
+    crashes = Crashes(strace, tmp_path, is_new=False)
+    points = crashes.points()
+    assert {"pwrite64", "fdatasync", "fsync"} <= {call for call, _ in points}
+    for call, number in points[part::4]:
+        crashes.run(f"{call}:signal=SIGKILL:when={number}")
+    _assert_killed(crashes, points[part::4])
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_a_crash_at_any_system_call_while_a_store_is_made_leaves_one_that_opens(
+    part: int, strace: str, tmp_path: Path
+) -> None:
+    crashes = Crashes(strace, tmp_path, is_new=True)
+    points = crashes.points()
+    for call, number in points[part::2]:
+        crashes.run(f"{call}:signal=SIGKILL:when={number}")
+    _assert_killed(crashes, points[part::2])
+
+
+def _assert_killed(crashes: Crashes, points: list[tuple[str, int]]) -> None:
+    print(f"{len(points)} points, {crashes.ends}")
+    assert crashes.ends.keys() <= {-9, 0}
+    assert (
+        crashes.ends[-9] >= len(points) * 0.9
+    )  # which thread is the last to close, and tidies up, is not always the same
+
+
+def test_after_a_sync_that_failed_asking_again_stores_it_once(strace: str, tmp_path: Path) -> None:
+    crashes = Crashes(strace, tmp_path, is_new=False)
+    failed = 0
+    for call, number in crashes.points():
+        if call in ("fdatasync", "fsync"):
+            harness = crashes.run(f"{call}:error=EIO:when={number}")
+            failed += len(harness.log.failed)
+            assert {code for _, code in harness.log.failed} <= {"storage_failed"}
+    print(f"{failed} appends failed, {crashes.ends}")
+    assert failed
+    assert crashes.ends.keys() <= {0, UNUSABLE}
+
+
+def test_a_write_that_finds_the_disk_full_is_said_so_and_goes_well_when_there_is_room(
+    strace: str, tmp_path: Path
+) -> None:
+    crashes = Crashes(strace, tmp_path, is_new=False)
+    failed = 0
+    for call, number in crashes.points():
+        if call in ("pwrite64", "write") and number % 7 == 0:
+            harness = crashes.run(f"{call}:error=ENOSPC:when={number}..{number + 2}")
+            failed += len(harness.log.failed)
+            assert {code for _, code in harness.log.failed} <= {"disk_full"}
+    print(f"{failed} appends failed, {crashes.ends}")
+    assert failed
+    assert crashes.ends.keys() <= {0, UNUSABLE}
