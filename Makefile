@@ -12,7 +12,7 @@ UV_VERSION := 0.13.7
 PYTEST_ARGS ?=
 PYTEST_PARALLEL ?= -n auto --maxprocesses 4 --dist worksteal
 RUN_ARGS ?= tour
-BENCH ?= format dialect
+BENCH ?= format dialect store
 BENCH_ARGS ?=
 LOCK_ARGS ?=
 
@@ -43,7 +43,7 @@ format: $(STAMP) ## Format the code, and mend what can be mended without asking
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## Measure, beside other libraries and the limit (BENCH="format dialect" chooses, BENCH_ARGS="…" is passed on)
+bench: $(STAMP) ## Measure, beside other libraries and the limit (BENCH="store" chooses, BENCH_ARGS="…" is passed on)
 	@for bench in $(BENCH); do $(BIN)/python -m "benchmarks.$${bench}_bench" $(BENCH_ARGS) || exit 1; done
 
 # The builder's strict mode finds dead links in pages; a page that only the menu names it leaves as a link to its .md.

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
@@ -32,7 +32,8 @@ _PLACEHOLDER: Final = '"sha256:'
 _message: Final = value.unchecked(Message)
 _content_from: Final = msgspec.json.Decoder(tuple[ContentBlock, ...]).decode
 _metadata_from: Final = msgspec.json.Decoder(MessageMetadata).decode
-_NOT_SO_FAST: Final = (*value.NOT_SO_FAST, ValueError)
+_ROLES: Final = {role.value: role for role in Role}
+_NOT_SO_FAST: Final = (*value.NOT_SO_FAST, KeyError)
 
 
 class Large(msgspec.Struct, frozen=True, array_like=True):
@@ -65,7 +66,7 @@ def micros(when: datetime) -> int:
 
 def time_from(number: int) -> datetime:
     """The time of that number of microseconds since 1970."""
-    return _EPOCH + number * _MICROSECOND
+    return _EPOCH + timedelta(0, 0, number)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -110,12 +111,12 @@ def _without_large(text: str) -> tuple[str, tuple[Large, ...], dict[str, bytes]]
     length = done = 0
     for begin, end in _long_strings(text):
         data, form = _bytes_of(text[begin:end])
-        sha256 = hashlib.sha256(data).hexdigest()
+        name = sha256(data).hexdigest()
         length += begin - done
-        made.extend((text[done:begin], f'{_PLACEHOLDER}{sha256}"'))
-        large.append(Large(length, sha256, form))
+        made.extend((text[done:begin], f'{_PLACEHOLDER}{name}"'))
+        large.append(Large(length, name, form))
         length += len(made[-1])
-        blobs[sha256] = data
+        blobs[name] = data
         done = end
     made.append(text[done:])
     return "".join(made), tuple(large), blobs
@@ -162,11 +163,11 @@ def _bytes_of(literal: str) -> tuple[bytes, str]:
 
 def hash_of(session_id: str, seq: int, columns: Columns) -> bytes:
     """SHA-256 over everything that a row says."""
-    head = (
-        f"{session_id}\n{seq}\n{columns.id}\n{columns.role}\n{columns.created_at}\n{columns.schema_version}\n"
-        f"{columns.status}\n{columns.unknown_json or ''}\n{columns.blobs_json or ''}\n{columns.metadata_json}\n"
-    )
-    return hashlib.sha256((head + columns.content_json).encode()).digest()
+    c = columns
+    return sha256(
+        f"{session_id}\n{seq}\n{c.id}\n{c.role}\n{c.created_at}\n{c.schema_version}\n{c.status}\n{c.unknown_json}\n"
+        f"{c.blobs_json}\n{c.metadata_json}\n{c.content_json}".encode()
+    ).digest()
 
 
 def message_from(session_id: str, seq: int, columns: Columns, hash_: bytes, blobs: Mapping[str, bytes]) -> Message:
@@ -181,7 +182,7 @@ def message_from(session_id: str, seq: int, columns: Columns, hash_: bytes, blob
             return _message(
                 columns.id,
                 session_id,
-                Role(columns.role),
+                _ROLES[columns.role],
                 _content_from(content),
                 _metadata_from(columns.metadata_json),
                 time_from(columns.created_at),

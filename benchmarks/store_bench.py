@@ -1,0 +1,72 @@
+"""What keeping a conversation costs, beside other stores on SQLite and beside SQLite itself.
+
+Everybody syncs every commit (``synchronous=FULL``). The limit is one insert a commit on a bare table; with several
+writers, one thread that commits together what waits. BENCH_FOLDER names the folder, and so the disk, to measure on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.arena import Arena
+from benchmarks.contestants.store_ground import PER_WRITER, WRITERS
+from benchmarks.side_by_side import show
+
+LIMIT = "the limit"
+CONTESTANTS = {
+    LIMIT: ("store_raw", None),
+    "Dragoman": ("store_ours", None),
+    "OpenAI Agents": ("store_agents", "openai-agents"),
+    "llm": ("store_llm", "llm"),
+    "LangGraph": ("store_langgraph", "langgraph"),
+}
+OPERATIONS = {
+    "append 10": "a durable append to a session of 10 messages",
+    "append 1000": "to one of 1,000",
+    "append 20000": "to one of 20,000",
+    "last 50": "reading the last 50 of 20,000 messages",
+    "fork": "a fork of a session of 100,000 messages",
+}
+
+
+def main() -> None:
+    """Measure and show."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="how many turns each contestant has")
+    parser.add_argument("--seconds", type=float, default=0.3, help="how long a turn takes")
+    parser.add_argument("--only", default="", help="measure only contestants whose names contain this, and the limit")
+    parser.add_argument("--json-to", type=Path, help="write the figures to this file, too")
+    asked = parser.parse_args()
+    console = Console()
+    chosen = {name: one for name, one in CONTESTANTS.items() if name == LIMIT or asked.only.lower() in name.lower()}
+    console.print("filling the stores")
+    arena = Arena(chosen, console)
+    figures: dict[str, dict[str, float]] = {}
+    try:
+        for operation, title in OPERATIONS.items():
+            figures[operation] = arena.measured_us(operation, asked.rounds, asked.seconds)
+            show(console, title, figures[operation], LIMIT if LIMIT in figures[operation] else "Dragoman")
+        for writers in WRITERS:
+            taken = arena.measured_us(f"writers {writers}", asked.rounds, asked.seconds)
+            figures[f"writers {writers}"] = {name: writers * PER_WRITER / us * 1e6 for name, us in taken.items()}
+            title = f"durable appends a second by {writers} writers"
+            show(console, title, figures[f"writers {writers}"], LIMIT, unit="/s")
+        table = Table("", "÷ content", title="bytes on disk after 200 turns of 2 × 2 KB", title_justify="left")
+        for name, contestant in arena.contestants.items():
+            if "size" in contestant.said["able"]:
+                figures.setdefault("size", {})[name] = contestant.told("size")
+                table.add_row(name, f"{figures['size'][name]:.2f}")
+        console.print(table)
+    finally:
+        arena.leave()
+    if asked.json_to:
+        asked.json_to.write_text(json.dumps({"figures": figures, **vars(asked)}, indent=1, default=str) + "\n")
+
+
+if __name__ == "__main__":
+    main()
