@@ -176,26 +176,27 @@ def _acknowledged(by_session: dict[str, list[Json]], blob_of: BlobOf, log: Log) 
         if marks and marks != [f"{name}#{number}" for number in range(len(append.messages))]:
             yield f"{name}: DOUBLED, torn or out of order: {marks}"
             continue
-        for (_, row), begun, ended in zip(rows_of_it, append.messages, append.ends_as or append.messages, strict=False):
-            yield from _as_written(append, row, begun, ended, blob_of, log)
+        for number, (_, row) in enumerate(rows_of_it):
+            yield from _as_written(append, number, row, _content_of(row, blob_of), is_ended=name in log.ended)
         if name in log.stored and marks:
             places = tuple(row["seq"] for _, row in rows_of_it)
             if places != log.stored[name][1]:
                 yield f"{name}: acknowledged at {log.stored[name][1]}, and stands at {places}"
 
 
-def _as_written(append: Append, row: Json, begun: Json, ended: Json, blob_of: BlobOf, log: Log) -> Iterator[str]:
+def _as_written(append: Append, number: int, row: Json, content: Any, *, is_ended: bool) -> Iterator[str]:
     where = f"{append.name} at {row['session_id']} {row['seq']}"
-    allowed = [ended] if append.name in log.ended else [begun, ended]
-    content = _content_of(row, blob_of)
-    fitting = [
-        one for one in allowed if one["content"] == content and one["metadata"] == json.loads(row["metadata_json"])
-    ]
-    if not fitting or row["role"] != begun["role"] or row["session_id"] != append.session_id:
+    begun = append.messages[number]
+    ended = append.ends_as[number] if append.ends_as else begun
+    allowed = [ended] if is_ended else [begun, ended]
+    metadata = json.loads(row["metadata_json"])
+    if not any((one["content"], one["metadata"]) == (content, metadata) for one in allowed):
         yield f"{where}: it is not what was written"
+    if (row["role"], row["session_id"]) != (begun["role"], append.session_id):
+        yield f"{where}: it is not where it was written, or by another"
     if begun["session_id"] and row["id"] != begun["id"]:
         yield f"{where}: its id is {row['id']}"
-    if row["status"] != json.loads(row["metadata_json"]).get("status", "complete"):
+    if row["status"] != metadata.get("status", "complete"):
         yield f"{where}: its status is {row['status']}"
 
 

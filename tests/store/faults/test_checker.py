@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ class Evidence:
     log: Log
 
     def problems(self) -> list[str]:
-        return problems(self.tables, lambda sha256: self.blobs.get(sha256), self.log)
+        return problems(self.tables, self.blobs.get, self.log)
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,8 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="strace is for Linux"),
 ]
 
+Count = Callable[[str], None]
+
 CALLS = (
     "pwrite64",
     "write",
@@ -99,35 +101,38 @@ def strace(program: Callable[[str, str], str]) -> str:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_a_crash_at_any_system_call_of_appends_loses_nothing(part: int, strace: str, tmp_path: Path) -> None:
+def test_a_crash_at_any_system_call_of_appends_loses_nothing(
+    part: int, strace: str, tmp_path: Path, count: Count
+) -> None:
     crashes = Crashes(strace, tmp_path, is_new=False)
     points = crashes.points()
     assert {"pwrite64", "fdatasync", "fsync"} <= {call for call, _ in points}
     for call, number in points[part::4]:
         crashes.run(f"{call}:signal=SIGKILL:when={number}")
     _assert_killed(crashes, points[part::4])
+    count(f"{len(points[part::4])} points, {crashes.ends[-9]} kills")
 
 
 @pytest.mark.parametrize("part", range(2))
 def test_a_crash_at_any_system_call_while_a_store_is_made_leaves_one_that_opens(
-    part: int, strace: str, tmp_path: Path
+    part: int, strace: str, tmp_path: Path, count: Count
 ) -> None:
     crashes = Crashes(strace, tmp_path, is_new=True)
     points = crashes.points()
     for call, number in points[part::2]:
         crashes.run(f"{call}:signal=SIGKILL:when={number}")
     _assert_killed(crashes, points[part::2])
+    count(f"{len(points[part::2])} points, {crashes.ends[-9]} kills")
 
 
 def _assert_killed(crashes: Crashes, points: list[tuple[str, int]]) -> None:
-    print(f"{len(points)} points, {crashes.ends}")
     assert crashes.ends.keys() <= {-9, 0}
     assert (
         crashes.ends[-9] >= len(points) * 0.9
     )  # which thread is the last to close, and tidies up, is not always the same
 
 
-def test_after_a_sync_that_failed_asking_again_stores_it_once(strace: str, tmp_path: Path) -> None:
+def test_after_a_sync_that_failed_asking_again_stores_it_once(strace: str, tmp_path: Path, count: Count) -> None:
     crashes = Crashes(strace, tmp_path, is_new=False)
     failed = 0
     for call, number in crashes.points():
@@ -135,13 +140,13 @@ def test_after_a_sync_that_failed_asking_again_stores_it_once(strace: str, tmp_p
             harness = crashes.run(f"{call}:error=EIO:when={number}")
             failed += len(harness.log.failed)
             assert {code for _, code in harness.log.failed} <= {"storage_failed"}
-    print(f"{failed} appends failed, {crashes.ends}")
+    count(f"{failed} appends failed in {sum(crashes.ends.values())} runs")
     assert failed
     assert crashes.ends.keys() <= {0, UNUSABLE}
 
 
 def test_a_write_that_finds_the_disk_full_is_said_so_and_goes_well_when_there_is_room(
-    strace: str, tmp_path: Path
+    strace: str, tmp_path: Path, count: Count
 ) -> None:
     crashes = Crashes(strace, tmp_path, is_new=False)
     failed = 0
@@ -150,6 +155,6 @@ def test_a_write_that_finds_the_disk_full_is_said_so_and_goes_well_when_there_is
             harness = crashes.run(f"{call}:error=ENOSPC:when={number}..{number + 2}")
             failed += len(harness.log.failed)
             assert {code for _, code in harness.log.failed} <= {"disk_full"}
-    print(f"{failed} appends failed, {crashes.ends}")
+    count(f"{failed} appends failed in {sum(crashes.ends.values())} runs")
     assert failed
     assert crashes.ends.keys() <= {0, UNUSABLE}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ CYCLES_OF_ONE_FILE = 10
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
-def test_what_was_acknowledged_survives_sigkill_on_sqlite(part: int, chance: random.Random, tmp_path: Path) -> None:
+def test_what_was_acknowledged_survives_sigkill_on_sqlite(
+    part: int, chance: random.Random, tmp_path: Path, count: Callable[[str], None]
+) -> None:
     for number in range(0, times(25, 250), CYCLES_OF_ONE_FILE):
         path = tmp_path / f"{number}.db"
         harness = Harness(f"sqlite:///{path}")
@@ -25,7 +28,7 @@ def test_what_was_acknowledged_survives_sigkill_on_sqlite(part: int, chance: ran
             assert _problems(harness, path) == []
         harness.finish()
         assert _problems(harness, path) == []
-        print(f"{harness.cycles} cycles, {harness.log.acknowledged} messages acknowledged, none lost, none doubled")
+        count(f"{harness.cycles} cycles, {harness.log.acknowledged} messages acknowledged, none lost, none doubled")
 
 
 def _problems(harness: Harness, path: Path) -> list[str]:

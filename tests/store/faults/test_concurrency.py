@@ -1,0 +1,213 @@
+"""Many processes at one session: one order, exactly one winner, one turn at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import multiprocessing
+import time
+from collections.abc import Callable, Coroutine
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+
+from dragoman.errors import ConflictError
+from dragoman.store import Store, open_store
+from tests.store.conftest import Place
+from tests.store.talk import said
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload([__name__, "dragoman.store.sqlite"])
+
+PROCESSES, EACH = 16, 200
+
+Work = Callable[[Store, str, int], Coroutine[Any, Any, Any]]
+
+
+def together(work: Work, place: Place, session_id: str, processes: int) -> list[Any]:
+    """Start the processes, let them begin at once, and give back what came of each."""
+    barrier = _processes.Barrier(processes)
+    started = []
+    for number in range(processes):
+        hears, says = _processes.Pipe(duplex=False)
+        process = _processes.Process(target=_worked, args=(work, (place.url, session_id, number), barrier, says))
+        process.start()
+        says.close()
+        started.append((process, hears))
+    outcomes = []
+    for process, hears in started:
+        outcomes.append(hears.recv())
+        process.join(60)
+    return outcomes
+
+
+def _worked(work: Work, given: tuple[str, str, int], barrier: Any, says: Connection) -> None:
+    url, session_id, number = given
+
+    async def main() -> Any:
+        async with open_store(url) as store:
+            await asyncio.to_thread(barrier.wait, 60)
+            return await work(store, session_id, number)
+
+    try:
+        says.send(asyncio.run(main()))
+    except Exception as error:  # noqa: BLE001  it is the outcome, and the test looks at it
+        says.send(error)
+
+
+# --- one order -------------------------------------------------------------------------------------------------------
+
+
+async def append_many(store: Store, session_id: str, number: int) -> list[int]:
+    places = []
+    for each in range(EACH):
+        (row,) = await store.append(session_id, said(f"{number} {each}"))
+        places.append(row.seq)
+    return places
+
+
+@pytest.mark.slow
+async def test_sixteen_processes_write_to_one_session_in_one_order(shared_place: Place) -> None:
+    async with shared_place.open() as store:
+        session = await store.create_session()
+        outcomes = await asyncio.to_thread(together, append_many, shared_place, session.id, PROCESSES)
+        assert [outcome for outcome in outcomes if not isinstance(outcome, list)] == []
+        given = {
+            place: f"{number} {each}" for number, places in enumerate(outcomes) for each, place in enumerate(places)
+        }
+        assert sorted(given) == list(range(1, PROCESSES * EACH + 1))
+        stored = {row.seq: row.message.content[0].text async for row in store.history(session.id)}
+        assert list(stored) == list(range(1, PROCESSES * EACH + 1))
+        assert stored == given
+        assert all(places == sorted(places) for places in outcomes)
+
+
+# --- one winner ------------------------------------------------------------------------------------------------------
+
+ROUNDS = 50
+
+
+async def append_at_the_place_it_knows(store: Store, session_id: str, number: int) -> list[str]:
+    """Write down every place that this process won."""
+    won = []
+    for place in range(ROUNDS):
+        try:
+            await store.append(session_id, said(f"{number} at {place}"), expected_seq=place)
+            won.append(f"{number} at {place}")
+        except ConflictError as error:
+            if error.code != "seq_conflict":
+                raise
+    return won
+
+
+async def test_of_two_processes_that_know_the_same_place_exactly_one_appends(shared_place: Place) -> None:
+    async with shared_place.open() as store:
+        session = await store.create_session()
+        outcomes = await asyncio.to_thread(together, append_at_the_place_it_knows, shared_place, session.id, 2)
+        stored = [row.message.content[0].text async for row in store.history(session.id)]
+    assert len(stored) == ROUNDS
+    assert [text.partition(" at ")[2] for text in stored] == [str(place) for place in range(ROUNDS)]
+    assert sorted(outcomes[0] + outcomes[1]) == sorted(stored)
+
+
+async def append_under_one_key(store: Store, session_id: str, number: int) -> list[list[int]]:
+    return [
+        [row.seq for row in await store.append(session_id, [said(f"a {turn}"), said("b")], idempotency_key=f"k{turn}")]
+        for turn in range(30)
+    ]
+
+
+async def test_processes_that_append_under_the_same_key_all_get_the_same_places(shared_place: Place) -> None:
+    async with shared_place.open() as store:
+        session = await store.create_session()
+        outcomes = await asyncio.to_thread(together, append_under_one_key, shared_place, session.id, 6)
+        assert [outcome for outcome in outcomes if outcome != outcomes[0]] == []
+        assert [row.message.content[0].text async for row in store.history(session.id)] == [
+            text for turn in range(30) for text in (f"a {turn}", "b")
+        ]
+
+
+async def create_the_same(store: Store, session_id: str, number: int) -> int:
+    won = 0
+    for each in range(40):
+        try:
+            await store.create_session(f"{session_id}_{each}")
+            won += 1
+        except ConflictError as error:
+            if error.code != "session_exists":
+                raise
+    return won
+
+
+async def test_a_session_of_an_id_is_made_by_exactly_one_process(shared_place: Place) -> None:
+    async with shared_place.open() as store:
+        outcomes = await asyncio.to_thread(together, create_the_same, shared_place, "sess_x", 4)
+        assert sum(outcomes) == 40
+        assert len(await store.list_sessions(limit=100)) == 40
+
+
+# --- one turn at a time ----------------------------------------------------------------------------------------------
+
+
+async def take_turns(store: Store, session_id: str, number: int) -> list[tuple[float, float]]:
+    """When this process held the right to run a turn: the system's monotonic clock, which all processes share."""
+    held = []
+    while len(held) < 5:
+        try:
+            async with store.turn(session_id, seconds=20):
+                began = time.monotonic()
+                await asyncio.sleep(0.005)
+                held.append((began, time.monotonic()))
+        except ConflictError as error:
+            if error.code != "turn_in_flight":
+                raise
+            await asyncio.sleep(0.002)
+    return held
+
+
+async def test_one_turn_runs_at_a_time(shared_place: Place) -> None:
+    async with shared_place.open() as store:
+        session = await store.create_session()
+        outcomes = await asyncio.to_thread(together, take_turns, shared_place, session.id, 4)
+    held = sorted(stretch for outcome in outcomes for stretch in outcome)
+    assert len(held) == 20
+    assert all(ended <= began for (_, ended), (began, _) in itertools.pairwise(held))
+
+
+def _hold_and_say_so(url: str, session_id: str, says: Connection) -> None:
+    async def main() -> None:
+        async with open_store(url) as store, store.turn(session_id, seconds=1.5):
+            says.send("held")
+            await asyncio.sleep(60)
+
+    asyncio.run(main())
+
+
+async def test_the_right_to_run_a_turn_comes_back_after_a_crash_and_not_before(shared_place: Place) -> None:
+    async with shared_place.open() as store:
+        session = await store.create_session()
+        hears, says = _processes.Pipe(duplex=False)
+        process = _processes.Process(target=_hold_and_say_so, args=(shared_place.url, session.id, says))
+        process.start()
+        says.close()
+        assert await asyncio.to_thread(hears.recv) == "held"
+        await asyncio.sleep(2)  # it is renewed for as long as its holder lives
+        with pytest.raises(ConflictError, match="a turn is running"):
+            await store.take_lease(session.id, "another")
+        process.kill()
+        process.join()
+        tries = 0
+        while True:
+            try:
+                await store.take_lease(session.id, "another")
+                break
+            except ConflictError as error:
+                if error.code != "turn_in_flight":
+                    raise
+                tries += 1
+                assert tries < 1_000
+                await asyncio.sleep(0.02)
+        assert tries > 0
+        with pytest.raises(ConflictError):
+            await store.take_lease(session.id, "a third")
