@@ -209,7 +209,7 @@ class Stretch(msgspec.Struct, frozen=True):
 
 @operation
 def lineage(session_id: str) -> Generator[Statement, Rows, list[Stretch]]:
-    """The stretches that make up a history, oldest first. Most often it is one."""
+    """The stretches that make up a history, oldest first. The last one is the session's own, and may be empty."""
     rows = yield "SELECT parent_session_id, parent_seq, last_seq FROM sessions WHERE id = ?", (session_id,)
     if not rows:
         raise unknown_session(session_id)
@@ -220,7 +220,7 @@ def lineage(session_id: str) -> Generator[Statement, Rows, list[Stretch]]:
         rows = yield "SELECT parent_session_id, parent_seq FROM sessions WHERE id = ?", (owner,)
         parent, parent_seq = rows[0] if rows else (None, 0)
         stretches.append(Stretch(owner, parent_seq + 1, last))
-    return [stretch for stretch in reversed(stretches) if stretch.first <= stretch.last]
+    return stretches[::-1]
 
 
 # --- messages: writing -----------------------------------------------------------------------------------------------
@@ -456,7 +456,7 @@ def _called(
             _visible(block.name),
             status,
             _visible(raw_id) if isinstance(raw_id, str) else None,
-            _visible(message.metadata.provider),
+            _maybe(message.metadata.provider),
             micros(message.created_at),
             seq,
             number,
@@ -464,41 +464,49 @@ def _called(
     )
 
 
-def _visible(text: str | None) -> str | None:
+def _visible(text: str) -> str:
     """A word of a message as a column beside it: with U+2400 for a NUL, which not every engine can hold there."""
-    return text if text is None or "\0" not in text else text.replace("\0", "\u2400")
+    return text.replace("\0", "\u2400")
+
+
+def _maybe(text: str | None) -> str | None:
+    return None if text is None else _visible(text)
 
 
 def _answered(session_id: str, seq: int, message: Message, result: ToolResultBlock) -> Generator[Statement, Rows, None]:
     status = "failed" if result.is_error else "succeeded"
     call_id = _visible(result.tool_use_id)
     answer = (message.id, status, micros(message.created_at), seq)
-    changed = yield (
+    change = (
         "UPDATE tool_calls SET result_message_id = ?, status = ?, completed_at = ?, result_seq = ?"
         " WHERE session_id = ? AND id = ? AND result_seq IS NULL RETURNING id",
         (*answer, session_id, call_id),
     )
-    if changed:
-        return
-    for stretch in (yield from lineage(session_id)):  # a fork answers a call that it shares: the answer is its own
-        if stretch.session_id != session_id:
+    changed = yield change
+    if not changed and (yield from _is_made_own(session_id, call_id)):
+        yield change
+
+
+def _is_made_own(session_id: str, call_id: str) -> Generator[Statement, Rows, bool]:
+    """Give a fork a row of its own for a call that it shares, if the call is open where the history was shared."""
+    for stretch in reversed((yield from lineage(session_id))):
+        place = (stretch.session_id, call_id, stretch.last)
+        rows = yield (
+            "SELECT status, result_seq FROM tool_calls WHERE session_id = ? AND id = ? AND seq <= ?",
+            place,
+        )
+        if rows:
+            status, result_seq = rows[0]
+            if stretch.session_id == session_id or (result_seq is not None and result_seq <= stretch.last):
+                return False
             yield (
                 "INSERT INTO tool_calls (id, session_id, message_id, name, status, provider_id, provider, created_at,"
-                " seq, block, result_message_id, completed_at, result_seq) SELECT id, ?, message_id, name, ?,"
-                " provider_id, provider, created_at, seq, block, ?, ?, ? FROM tool_calls"
-                " WHERE session_id = ? AND id = ? AND seq BETWEEN ? AND ? ON CONFLICT (session_id, id) DO NOTHING",
-                (
-                    session_id,
-                    status,
-                    message.id,
-                    micros(message.created_at),
-                    seq,
-                    stretch.session_id,
-                    call_id,
-                    stretch.first,
-                    stretch.last,
-                ),
+                " seq, block) SELECT id, ?, message_id, name, ?, provider_id, provider, created_at, seq, block"
+                " FROM tool_calls WHERE session_id = ? AND id = ? AND seq <= ?",
+                (session_id, status if result_seq is None else "pending", *place),
             )
+            return True
+    return False
 
 
 def _used(session_id: str, seq: int, message: Message) -> Statement:
@@ -512,10 +520,10 @@ def _used(session_id: str, seq: int, message: Message) -> Statement:
             session_id,
             seq,
             message.created_at.date().isoformat(),
-            _visible(metadata.model),
-            _visible(metadata.provider),
-            _visible(metadata.user_id),
-            _visible(metadata.team_id),
+            _maybe(metadata.model),
+            _maybe(metadata.provider),
+            _maybe(metadata.user_id),
+            _maybe(metadata.team_id),
             usage.input_tokens,
             usage.output_tokens,
             usage.cached_input_tokens,
@@ -563,7 +571,7 @@ def read(session_id: str, after_seq: int, limit: int) -> Generator[Statement, Ro
     """The messages behind a place, in order."""
     found: list[Found] = []
     for stretch in (yield from lineage(session_id)):
-        if stretch.last > after_seq and len(found) < limit:
+        if stretch.last >= max(stretch.first, after_seq + 1) and len(found) < limit:
             rows = yield (
                 f"SELECT {_COLUMNS} FROM messages WHERE session_id = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
                 (stretch.session_id, max(after_seq, stretch.first - 1), stretch.last, limit - len(found)),
@@ -651,11 +659,16 @@ def _call_from(row: tuple[Any, ...]) -> ToolCall:
 @operation
 def cancel_tool_call(session_id: str, call_id: str, now: datetime) -> Generator[Statement, Rows, bool]:
     """Mark a call as given up, if nobody has answered it."""
-    rows = yield (
+    yield from _alone_in(session_id)
+    call_id = _visible(call_id)
+    change = (
         "UPDATE tool_calls SET status = 'cancelled', completed_at = ? WHERE session_id = ? AND id = ?"
         " AND status = 'pending' RETURNING id",
         (micros(now), session_id, call_id),
     )
+    rows = yield change
+    if not rows and (yield from _is_made_own(session_id, call_id)):
+        rows = yield change
     return bool(rows)
 
 

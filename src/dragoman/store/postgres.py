@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from dragoman.blobs import Blob, Blobs, checked
-from dragoman.errors import DamagedError, StorageError, StoreUnusableError
+from dragoman.errors import DamagedError, FormatError, StorageError, StoreUnusableError
 from dragoman.store.operations import Rows, Statement, bindable, operation
 from dragoman.store.schema import migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
@@ -257,6 +257,8 @@ def _translated(error: BaseException) -> BaseException:
             )
         case asyncpg.DeadlockDetectedError() | asyncpg.SerializationError():
             return StorageError("others wrote the same at every attempt; nothing was stored")
+        case asyncpg.DataError():
+            return FormatError(f"it cannot be stored ({error})")
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
             return DamagedError(f"the database is damaged ({error})")
         case asyncpg.InsufficientResourcesError() | asyncpg.ReadOnlySQLTransactionError():

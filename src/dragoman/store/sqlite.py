@@ -114,16 +114,24 @@ class SqliteStore(Store):
         if self.path is not None:
             if tuple(map(int, apsw.sqlite_lib_version().split("."))) < _OLDEST:
                 raise self._unsafe(f"SQLite {apsw.sqlite_lib_version()} may corrupt a file that two connections write")
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             kind = _file_system(self.path.parent)
             if kind in _FAR_AWAY:
                 raise self._unsafe(f"it lies on a network file system ({kind}), where locks cannot be relied on")
-        with self._lock().held():
-            connection = self._connection()
-            self._migrate(connection)
-        return connection
+        lock = self._lock()
+        try:
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                if self.path.exists() and not self.path.is_file():
+                    raise StoreUnusableError("it is not a file", where=self._where, code="not_a_store")
+            with lock.held():
+                return self._migrated(self._connection())
+        except OSError as error:
+            raise self._not_opened(error, is_full=error.errno in _NO_ROOM) from None
+        finally:
+            lock.close()
 
     def _connection(self) -> apsw.Connection:
+        connection = None
         try:
             connection = apsw.Connection(str(self.path) if self.path is not None else ":memory:")
             connection.set_busy_timeout(_BUSY_MS)
@@ -139,9 +147,16 @@ class SqliteStore(Store):
         except apsw.NotADBError:
             raise StoreUnusableError("it is not a SQLite file", where=self._where, code="not_a_store") from None
         except apsw.Error as error:
-            raise StoreUnusableError(f"it cannot be opened ({error})", where=self._where) from None
+            is_full = connection is not None and _is_full(error, connection)
+            raise self._not_opened(error, is_full=is_full) from None
         connection.create_aggregate_function("decimal_sum", _DecimalSum, 1)
         return connection
+
+    def _not_opened(self, error: Exception, *, is_full: bool) -> StoreError:
+        if is_full:
+            what = "it cannot be opened: the disk is full, and even reading needs a little room"
+            return StorageError(what, where=self._where, remedy="Make room, and open it again", code="disk_full")
+        return StoreUnusableError(f"it cannot be opened ({error})", where=self._where)
 
     def _unsafe(self, what: str) -> StoreUnusableError:
         return StoreUnusableError(
@@ -392,6 +407,8 @@ def _translated(error: Exception) -> Exception:
             return DamagedError(f"the database file is damaged ({error})", remedy="Run dragoman verify")
         case UnicodeEncodeError():
             return FormatError(f"a lone surrogate at character {error.start} of a text")
+        case OverflowError():
+            return FormatError(f"a number is too large to be stored ({error})")
         case _:
             return error
 

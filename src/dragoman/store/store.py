@@ -274,7 +274,7 @@ class Store:
         return await self._read(operations.tool_calls(session_id, status))
 
     async def cancel_tool_call(self, session_id: str, call_id: str) -> bool:
-        """Give a call up; false if somebody has answered it, or it is not this session's own."""
+        """Give a call up; false if there is none, or somebody has answered it."""
         return await self._write(operations.cancel_tool_call(session_id, call_id, self.clock()))
 
     async def tool_ids(self, session_id: str) -> tuple[tuple[str, str, str], ...]:
