@@ -93,8 +93,10 @@ class PostgresStore(Store):
             await pool.close()
             raise
         self._pool = pool
+        self.searching.soon()
 
     async def close(self) -> None:
+        await self.searching.stop()
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close()

@@ -23,9 +23,11 @@ from dragoman.errors import FormatError
 from dragoman.ids import UlidSource
 from dragoman.message import Message
 from dragoman.store import operations
+from dragoman.store.indexes import Filters
 from dragoman.store.operations import Draft, Found, Rows, Statement
 from dragoman.store.rows import message_from
-from dragoman.store.values import Lease, Row, Session, ToolCall, ToolCallStatus, Totals, TotalsBy
+from dragoman.store.searching import Searching
+from dragoman.store.values import Hit, Lease, Row, Session, ToolCall, ToolCallStatus, Totals, TotalsBy
 
 Result = TypeVar("Result")
 Operation = operations.Operation[Result] | Generator[Statement, Rows, Result]  # the latter can be run once only
@@ -47,6 +49,7 @@ class Store:
     def __init__(self, blobs: Blobs, clock: Callable[[], datetime] = now_utc) -> None:
         self.blobs = blobs
         self.clock = clock
+        self.searching = Searching(self)
         self._ids = UlidSource(lambda: time.time_ns() // 1_000_000, lambda: secrets.randbits(80))
 
     # --- what an engine does -----------------------------------------------------------------------------------------
@@ -206,6 +209,7 @@ class Store:
             )
         )
         if places.are_new:
+            self.searching.soon()
             return [Row(seq, message) for seq, message in zip(places.seqs, owned, strict=True)]
         return await self._rows(await self._read(operations.at(session_id, places.seqs)))
 
@@ -224,6 +228,7 @@ class Store:
         (draft,) = operations.drafts_from([owned])
         await self._keep_large([draft])
         seq = await self._write(operations.end_message(session_id, draft, self.clock()))
+        self.searching.soon()
         return Row(seq, owned)
 
     async def read(self, session_id: str, after_seq: int = 0, limit: int = 50) -> list[Row]:
@@ -266,6 +271,43 @@ class Store:
                     blobs[sha256] = await self.blobs.get(sha256)
             rows.append(Row(one.seq, message_from(one.session_id, one.seq, one.columns, one.hash, blobs)))
         return rows
+
+    # --- search ------------------------------------------------------------------------------------------------------
+
+    async def search(
+        self,
+        words: str,
+        *,
+        session_id: str | None = None,
+        role: str | None = None,
+        model: str | None = None,
+        user_id: str | None = None,
+        team_id: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 20,
+        offset: int = 0,
+    ) -> list[Hit]:
+        """Messages in which all these words are, the best first; whatever was stored before the call is found.
+
+        The last word may be the beginning of one; ``"words in quotes"`` stand in a row. ``session_id`` means a whole
+        history, what a fork shares included. ``user_id`` and ``team_id`` mean sessions of theirs, what their forks
+        share included, and messages that name them. ``until`` is the first moment that is left out.
+        """
+        filters = Filters(
+            session_id=session_id,
+            role=role,
+            model=model,
+            user_id=user_id,
+            team_id=team_id,
+            since=since,
+            until=until,
+        )
+        return await self.searching.search(words, filters, limit, offset)
+
+    async def reindex(self) -> None:
+        """Build the index for searching anew. Whoever searches meanwhile waits for it."""
+        await self.searching.reindex()
 
     # --- tools -------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,239 @@
+"""Searching: everything that was said, found by its words.
+
+    search(query, filters) -> hits            never stale: what was stored before the call is found
+    soon()                                    somebody stored something; the index follows before long
+    reindex()                                 the index, built anew
+
+The index is filled off the path of writing: a while after messages were added, in transactions of its own, each of them
+small, with pauses between them, so that writers hardly notice. Several processes may do this at once. Where a process
+ends before it is done, the next one that opens the store or searches goes on.
+
+The one rule: a search fills what is missing first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from dragoman.errors import DamagedError, DragomanError, InputError
+from dragoman.message import (
+    ContentBlock,
+    DocumentBlock,
+    InvalidToolUseBlock,
+    Message,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from dragoman.store import indexes
+from dragoman.store.indexes import Entry, Filters, Match, Pending, Piece
+from dragoman.store.operations import Found, lineage, operation
+from dragoman.store.rows import Large, message_from, time_from
+from dragoman.store.values import Hit
+from dragoman.store.words import Analysis, Term, analysed, excerpt, terms_from
+
+if TYPE_CHECKING:
+    from dragoman.store.store import Store
+
+_QUIET_S: Final = 0.3  # how long nothing was stored before the index follows,
+_PATIENCE_S: Final = 3.0  # but it waits no longer than this
+_REST: Final = 2  # pauses between transactions, as a multiple of the time that the last one took
+_SESSIONS_AT_ONCE: Final = 50
+_ALL: Final = 2**31
+_MESSAGES_AT_ONCE: Final = 200
+_CHARACTERS_AT_ONCE: Final = 100_000
+_NOTHING: Final = Analysis([], [])
+
+
+# --- what is searched ------------------------------------------------------------------------------------------------
+
+
+def text_of(message: Message) -> str:
+    """What is said in a message, as one text: words, calls and their inputs, results, names of documents."""
+    return "\n".join(_said(message.content))
+
+
+def _said(blocks: Sequence[ContentBlock]) -> Iterator[str]:
+    for block in blocks:
+        match block:
+            case TextBlock():
+                yield block.text
+            case ToolUseBlock():
+                yield f"{block.name} {_flat(block.input)}"
+            case InvalidToolUseBlock():
+                yield f"{block.name} {block.input_text}"
+            case ToolResultBlock():
+                yield from _said(block.content)
+            case DocumentBlock(name=str(name)):
+                yield name
+
+
+def _flat(given: Any) -> str:
+    match given:
+        case dict():
+            return ", ".join(f"{name}: {_flat(value)}" for name, value in given.items())
+        case list():
+            return ", ".join(map(_flat, given))
+        case None:
+            return ""
+        case _:
+            return str(given)
+
+
+# --- searching -------------------------------------------------------------------------------------------------------
+
+
+class Searching:
+    """The index of one open store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._task: asyncio.Task[None] | None = None
+        self._stored_at = 0.0
+
+    async def search(self, query: str, filters: Filters, limit: int, offset: int) -> list[Hit]:
+        """Messages in which everything is that a query asks for, the best first."""
+        terms = terms_from(query)
+        if not terms or limit < 1:
+            return []
+        await self.catch_up(filters.session_id)
+        store = self._store
+        matches = await store._read(indexes.find(store.engine, terms, filters, limit, offset))
+        given = [(match, await self._large(match.row)) for match in matches]
+        return await asyncio.to_thread(_hits, given, terms)
+
+    async def reindex(self) -> None:
+        """Build the index anew."""
+        await self._store._write(indexes.forget_everything(self._store.engine))
+        await self.catch_up()
+
+    # --- filling -----------------------------------------------------------------------------------------------------
+
+    def soon(self) -> None:
+        """Fill the index before long."""
+        loop = asyncio.get_running_loop()
+        self._stored_at = loop.time()
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._follow())
+
+    async def stop(self) -> None:
+        """Leave the rest to whoever comes next."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _follow(self) -> None:
+        """Fill the index when nothing has been stored for a while, until nothing is stored meanwhile."""
+        loop = asyncio.get_running_loop()
+        begun = -1.0
+        while self._stored_at > begun:
+            latest = loop.time() + _PATIENCE_S
+            while (pause := min(self._stored_at + _QUIET_S, latest) - loop.time()) > 0:
+                await asyncio.sleep(pause + random.uniform(0, _QUIET_S / 3))  # several processes need not wake at once
+            begun = loop.time()
+            try:
+                await self._follow_up()
+            except DragomanError:
+                return  # whoever stores or searches hears of a disk that fails
+
+    async def _follow_up(self) -> None:
+        """Fill what is missing with pauses, unless somebody else is at it."""
+        clock = asyncio.get_running_loop().time
+        while wanted := await self._store._read(indexes.behind(None, _SESSIONS_AT_ONCE)):
+            begun = clock()
+            while found := await self._store._read(indexes.pending(wanted, _MESSAGES_AT_ONCE)):
+                for pieces in await self._pieces(found):
+                    if not await self._store._write(indexes.put(self._store.engine, pieces)):
+                        return
+                    await asyncio.sleep((clock() - begun) * _REST)
+                    begun = clock()
+
+    async def catch_up(self, session_id: str | None = None) -> None:
+        """Fill what is missing now: of everything, or of one history."""
+        owners = None if session_id is None else await self._store._read(_owners(session_id))
+        missing = await self._store._read(indexes.behind(owners, _ALL))
+        for first in range(0, len(missing), _SESSIONS_AT_ONCE):
+            wanted = missing[first : first + _SESSIONS_AT_ONCE]
+            while found := await self._store._read(indexes.pending(wanted, _MESSAGES_AT_ONCE)):
+                for pieces in await self._pieces(found):
+                    await self._store._write(indexes.put(self._store.engine, pieces))
+
+    async def _pieces(self, found: Sequence[Pending]) -> list[list[Piece]]:
+        """What is to be put, in transactions that are not too large."""
+        large = {id(row): await self._large(row) for one in found for row in one.rows}
+        return await asyncio.to_thread(_cut, found, large)
+
+    async def _large(self, row: Found) -> dict[str, bytes] | None:
+        """The large texts of a row, by their hashes, and nothing for its pictures; none if they are not to be had."""
+        blobs: dict[str, bytes] = {}
+        try:
+            content, kept = row.columns.content_json, row.columns.blobs_json
+            for one in msgspec.json.decode(kept, type=list[Large]) if kept is not None else ():
+                is_picture = one.form == "base64" and content[: one.at].endswith('"data":')
+                blobs[one.sha256] = b"" if is_picture else await self._store.blobs.get(one.sha256)
+        except (DamagedError, msgspec.DecodeError):
+            return None
+        return blobs
+
+
+@operation
+def _owners(session_id: str) -> Any:
+    return [stretch.session_id for stretch in (yield from lineage(session_id))]
+
+
+def _text_from(row: Found, large: Mapping[str, bytes] | None) -> str | None:
+    """What is said in a row; nothing if it is damaged, or of a version that we cannot read."""
+    if large is None:
+        return None
+    try:
+        return text_of(message_from(row.session_id, row.seq, row.columns, row.hash, large))
+    except (DamagedError, InputError):
+        return None
+
+
+def _cut(found: Sequence[Pending], large: Mapping[int, Mapping[str, bytes] | None]) -> list[list[Piece]]:
+    made: list[list[Piece]] = [[]]
+    room = _CHARACTERS_AT_ONCE
+    for one in found:
+        after, entries = one.after, list[Entry]()
+        for row in one.rows:
+            text = _text_from(row, large[id(row)])
+            entries.append(Entry(row.seq, row.hash, analysed(text) if text is not None else _NOTHING))
+            room -= len(text or "") + 200
+            if room < 0:
+                made[-1].append(Piece(one.session_id, after, row.seq, entries))
+                made.append([])
+                after, entries, room = row.seq, [], _CHARACTERS_AT_ONCE
+        if entries or after < one.last:
+            made[-1].append(Piece(one.session_id, after, one.last, entries))
+    return [pieces for pieces in made if pieces]
+
+
+def _hits(given: Sequence[tuple[Match, Mapping[str, bytes] | None]], terms: list[Term]) -> list[Hit]:
+    """What is shown of each match; nothing of what is damaged by now."""
+    hits = []
+    for match, large in given:
+        text = _text_from(match.row, large)
+        if text is not None:
+            shown, columns = excerpt(text, terms), match.row.columns
+            hits.append(
+                Hit(
+                    session_id=match.session_id,
+                    seq=match.row.seq,
+                    message_id=columns.id,
+                    role=columns.role,
+                    score=match.score,
+                    snippet=shown.text,
+                    highlights=shown.highlights,
+                    created_at=time_from(columns.created_at),
+                )
+            )
+    return hits

@@ -1,0 +1,334 @@
+"""Words: what a text is found by, and what a query asks for. Pure functions, the same for every engine.
+
+    analysed(text) -> Analysis       the words of a text in their order, and the parts by which some are found as well
+    terms_from(query) -> [Term]      what must be there: words, words in a row, and for the last one how it begins
+    excerpt(text, terms) -> …        some 160 characters around the best place, and where in them the matches are
+
+A word is a run of letters, digits and marks, folded: case, diacritics, width and digits of other scripts make no
+difference. Everything else separates, so that ``read_file``, ``store/words.py`` and ``3.12.4`` are words in a row, and
+are found as such. A word in camel case is also found by its parts. Scripts that set no spaces (Chinese, Japanese, Thai,
+Korean as well) give one word for each character, and each pair of neighbours as a part, which makes a search for two
+characters as cheap as one for a word. An emoji is a word.
+
+The one rule: a query is taken apart exactly as a text is. Whoever changes how has to have every store indexed anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+LONGEST_WORD: Final = 128  # characters; a longer word is found by its beginning
+LONGEST_TEXT: Final = 4_000_000  # characters of a message that are looked at
+MOST_DISTINCT: Final = 1_000_000  # bytes that the different words of a message may take, as PostgreSQL has a limit
+
+# Scripts that set no spaces between words, and Korean, whose words carry endings; from the charts of Unicode. Those
+# beyond U+FFFF stand apart, because a class of characters is fast only without them.
+_NEAR: Final = (
+    "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\u2e80-\u2fd5\u3005-\u3007"
+    "\u3021-\u3029\u3031-\u3035\u303b\u303c\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3105-\u312f\u3131-\u318e"
+    "\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua000-\ua48c\ua960-\ua97c\uaa60-\uaadf\uac00-\ud7fb"
+    "\uf900-\ufad9\uff66-\uff9f"
+)
+_FAR: Final = "\U0001aff0-\U0001b16f\U00020000-\U0003ffff"
+_EMOJI: Final = "\u2600-\u27bf\U0001f000-\U0001f3fa\U0001f400-\U0001faff"
+_IS_SPACELESS: Final = re.compile(f"[{_NEAR}]|[{_FAR}]")
+_IS_APART: Final = re.compile(f"[{_NEAR}]|[{_FAR}{_EMOJI}]")
+_PLAIN: Final = re.compile("[A-Za-z0-9]+")
+_COARSE: Final = re.compile(r"[^\x00-/:-@\[-`{-\x7f]+")  # most of these are plain, and those that are not are cut again
+_QUOTED: Final = re.compile('["“”„«»]([^"“”„«»]*)(?:["“”„«»]|$)')
+_SOFT: Final = "\u00ad\u0640\ufe0f"  # soft hyphen, tatweel and the mark of coloured pictures only shape a word
+_LETTERS: Final = str.maketrans(  # which Unicode does not take apart, and people without such a keyboard do
+    {"ø": "o", "đ": "d", "ħ": "h", "\u0131": "i", "ł": "l", "ŧ": "t", "æ": "ae", "œ": "oe", "ð": "d", "þ": "th"}
+)
+# Combining classes of what is folded away: the points of Hebrew, Arabic and Syriac, which most texts leave out, and
+# marks through, above and below letters. The vowels of Indic scripts and the tones of Thai are in other classes.
+_ORNAMENTS: Final = {1, *range(10, 37), *range(200, 241)}
+
+
+class Analysis(msgspec.Struct, frozen=True):
+    """What a text is found by."""
+
+    words: list[str]  # in their order
+    parts: list[str]  # of words in camel case, and pairs of neighbours
+
+
+class Term(msgspec.Struct, frozen=True):
+    """Something that a query asks for."""
+
+    words: tuple[str, ...]  # in a row
+    pairs: tuple[str, ...] = ()  # parts that a text with these words has, too
+    begins: bool = False  # the last word may go on
+
+
+class Excerpt(msgspec.Struct, frozen=True):
+    """A piece of a text, and where in it the matches are."""
+
+    text: str
+    highlights: tuple[tuple[int, int], ...]
+
+
+class _Word(msgspec.Struct, frozen=True):
+    """A run of letters, taken apart."""
+
+    folded: str
+    parts: tuple[str, ...] = ()
+    spans: tuple[tuple[int, int], ...] = ()  # where in the run each part stands
+
+
+# --- taking a text apart ---------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _runs() -> re.Pattern[str]:
+    """What belongs together: characters of a script without spaces, an emoji, or letters, digits and marks."""
+    marks = (chr(code) for code in range(0x80, 0x20000) if unicodedata.category(chr(code)) in ("Mn", "Mc", "Me", "Co"))
+    within = "".join(mark for mark in marks if not _IS_APART.match(mark))
+    return re.compile(f"(?:[{_NEAR}]+|[{_FAR}]+)+|[{_EMOJI}]|(?:[^\\W_{_NEAR}{_FAR}{_EMOJI}]|[{_SOFT}{within}])+")
+
+
+def analysed(text: str) -> Analysis:
+    """What a text is found by. Of an enormous one it is the beginning."""
+    text = text[:LONGEST_TEXT]
+    while True:
+        analysis = _analysed(text)
+        size = _size(analysis) if len(text) > MOST_DISTINCT // 32 else 0  # a character gives less than 32 bytes
+        if size <= MOST_DISTINCT:
+            return analysis
+        text = text[: len(text) * MOST_DISTINCT * 9 // (size * 10)]
+
+
+def _size(analysis: Analysis) -> int:
+    """The bytes of the different words, with what an index needs to keep each of them."""
+    return sum(len(word.encode()) + 5 for word in {*analysis.words, *analysis.parts})
+
+
+def _analysed(text: str) -> Analysis:
+    words: list[str] = []
+    parts: list[str] = []
+    for run in _found_runs(text):
+        if run[0] >= "\u0e00" and _IS_SPACELESS.match(run):
+            row = fold(run)
+            words.extend(row)
+            parts.extend(map(operator.add, row, row[1:]))
+        elif word := _word(run):
+            words.append(word.folded)
+            parts.extend(word.parts)
+    return Analysis(words, parts)
+
+
+def _found_runs(text: str) -> list[str]:
+    if text.isascii():
+        return _PLAIN.findall(text)
+    runs: list[str] = []
+    for run in _COARSE.findall(unicodedata.normalize("NFC", text)):
+        if run.isascii():
+            runs.append(run)
+        else:
+            runs.extend(_runs().findall(run))
+    return runs
+
+
+@functools.lru_cache(maxsize=50_000)
+def _word(run: str) -> _Word | None:
+    """A run of letters: one word, and its parts if it is in camel case; none if there was nothing but marks."""
+    folded = fold(run)[:LONGEST_WORD]
+    cuts = _humps(run)
+    if not folded or len(cuts) == 2:
+        return _Word(folded) if folded else None
+    told = [(fold(run[begin:end])[:LONGEST_WORD], (begin, end)) for begin, end in itertools.pairwise(cuts)]
+    told = [(part, span) for part, span in told if part]
+    return _Word(folded, tuple(part for part, _ in told), tuple(span for _, span in told))
+
+
+def _humps(run: str) -> list[int]:
+    """Where the parts of a word in camel case begin, and where the last one ends."""
+    rest = run[1:]
+    if rest == rest.lower() or run.isupper():
+        return [0, len(run)]
+    cuts = [0]
+    for at in range(1, len(run)):
+        follows = run[at + 1 : at + 2]
+        if run[at].isupper() and (not run[at - 1].isupper() or follows.islower()):
+            cuts.append(at)
+    return [*cuts, len(run)]
+
+
+# --- folding ---------------------------------------------------------------------------------------------------------
+
+
+def fold(run: str) -> str:
+    """A word, or a row of characters, without what makes no difference."""
+    return run.lower() if run.isascii() else unicodedata.normalize("NFC", run.translate(_FOLDED))
+
+
+class _Folded(dict[int, str]):
+    """What becomes of each character; found out when it is first met."""
+
+    def __missing__(self, code: int) -> str:
+        folded = self[code] = _folded(chr(code))
+        return folded
+
+
+_FOLDED: Final = _Folded()
+
+
+def _folded(character: str) -> str:
+    """A character without case, diacritics and width. It may become several, or none."""
+    digit = unicodedata.decimal(character, None)
+    if digit is not None:
+        return str(digit)
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", character).casefold())
+    bare = "".join(one for one in unicodedata.normalize("NFD", plain) if not _is_ornament(one))
+    folded = unicodedata.normalize("NFC", bare).translate(_LETTERS)
+    return "".join(one for one in folded if ord(one) > 127 or one.isalnum())
+
+
+def _is_ornament(mark: str) -> bool:
+    return unicodedata.combining(mark) in _ORNAMENTS or mark in _SOFT
+
+
+# --- queries ---------------------------------------------------------------------------------------------------------
+
+
+def terms_from(query: str) -> list[Term]:
+    """What a query asks for: everything of it must be there."""
+    asked: list[tuple[str, bool]] = []  # words in a row, and whether they were quoted
+    done = 0
+    for quoted in _QUOTED.finditer(query):
+        asked.extend((chunk, False) for chunk in query[done : quoted.start()].split())
+        asked.append((quoted[1], True))
+        done = quoted.end()
+    asked.extend((chunk, False) for chunk in query[done:].split())
+    terms = [_term(chunk, is_last and not quoted) for is_last, (chunk, quoted) in _last(asked)]
+    return list(dict.fromkeys(term for term in terms if term.words))
+
+
+def _last(asked: list[tuple[str, bool]]) -> Iterator[tuple[bool, tuple[str, bool]]]:
+    for number, one in enumerate(asked, 1):
+        yield number == len(asked), one
+
+
+def _term(chunk: str, is_last: bool) -> Term:
+    words: list[str] = []
+    pairs: list[str] = []
+    begins = False
+    for run in _found_runs(chunk):
+        analysis = _analysed(run)
+        words.extend(analysis.words)
+        begins = is_last and not _IS_APART.match(run)
+        if _IS_SPACELESS.match(run):
+            pairs.extend(analysis.parts)
+    return Term(tuple(words), tuple(dict.fromkeys(pairs)), begins)
+
+
+# --- excerpts --------------------------------------------------------------------------------------------------------
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """A match: which term, and where in the text."""
+
+    term: int
+    begin: int
+    end: int
+
+
+def excerpt(text: str, terms: list[Term], length: int = 160) -> Excerpt:
+    """The piece of a text with the most of what was asked for."""
+    text = unicodedata.normalize("NFC", text[:LONGEST_TEXT])
+    places = _places(text, terms)
+    begin, end = _window(text, _best(places, length), length)
+    before, behind = "…" if begin > 0 else "", "…" if end < len(text) else ""
+    shown = f"{before}{_one_line(text[begin:end])}{behind}"
+    moved = len(before) - begin
+    inside = sorted({(place.begin, place.end) for place in places if begin <= place.begin and place.end <= end})
+    return Excerpt(shown, tuple((first + moved, last + moved) for first, last in _joined(inside)))
+
+
+def _one_line(text: str) -> str:
+    return "".join(" " if character.isspace() or ord(character) < 32 else character for character in text)
+
+
+def _places(text: str, terms: list[Term]) -> list[_Place]:
+    """Where the terms are, in the order of the text."""
+    words: list[str] = []
+    spans: list[tuple[int, int]] = []
+    found: list[_Place] = []
+    alone = [(number, term) for number, term in enumerate(terms) if len(term.words) == 1]
+    for run in (_PLAIN if text.isascii() else _runs()).finditer(text):
+        at = run.start()
+        if _IS_SPACELESS.match(run[0]):
+            row = fold(run[0])
+            words.extend(row)
+            spans.extend(_row_spans(run[0], row, at))
+        elif word := _word(run[0]):
+            words.append(word.folded)
+            spans.append(run.span())
+            for part, (begin, end) in zip(word.parts, word.spans, strict=True):
+                found.extend(_Place(number, at + begin, at + end) for number, term in alone if _fits(term, 0, part))
+    for number, term in enumerate(terms):
+        found.extend(_Place(number, begin, end) for begin, end in _rows_of(term, words, spans))
+    return sorted(found, key=lambda place: (place.begin, -place.end))
+
+
+def _row_spans(run: str, row: str, at: int) -> list[tuple[int, int]]:
+    """Where the characters of a folded row stand; where folding made more or fewer of them, it is the whole run."""
+    if len(run) == len(row):
+        return [(at + number, at + number + 1) for number in range(len(row))]
+    return [(at, at + len(run))] * len(row)
+
+
+def _fits(term: Term, index: int, word: str) -> bool:
+    wanted = term.words[index]
+    is_last = index == len(term.words) - 1
+    return word == wanted or (term.begins and is_last and word.startswith(wanted))
+
+
+def _rows_of(term: Term, words: list[str], spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    length = len(term.words)
+    for at in range(len(words) - length + 1):
+        if _fits(term, 0, words[at]) and all(_fits(term, index, words[at + index]) for index in range(1, length)):
+            yield spans[at][0], spans[at + length - 1][1]
+
+
+def _best(places: list[_Place], length: int) -> tuple[int, int]:
+    """From where to where the most of the terms are close together; the first such place."""
+    best, most = (0, 0), 0
+    for number, first in enumerate(places):
+        near = [place for place in places[number : number + 50] if place.end - first.begin <= length]
+        terms = len({place.term for place in near})
+        if terms > most:
+            best, most = (first.begin, max((place.end for place in near), default=first.end)), terms
+    return best
+
+
+def _window(text: str, place: tuple[int, int], length: int) -> tuple[int, int]:
+    """That many characters with the place in the middle, from the beginning of a word to the end of one."""
+    spare = max(0, length - (place[1] - place[0]))
+    begin = max(0, min(place[0] - spare // 2, len(text) - length))
+    end = min(len(text), max(begin + length, place[1]))
+    if begin > 0:
+        blank = next((at for at in range(begin, min(begin + 20, place[0])) if text[at].isspace()), None)
+        begin = begin if blank is None else blank + 1
+    if end < len(text):
+        blank = next((at for at in range(end, max(end - 20, place[1]), -1) if text[at].isspace()), None)
+        end = end if blank is None else blank
+    return begin, end
+
+
+def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans without those that lie in another or overlap it."""
+    joined: list[tuple[int, int]] = []
+    for begin, end in spans:
+        if joined and begin < joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((begin, end))
+    return joined
