@@ -159,6 +159,18 @@ def list_sessions(
     return [_session_from(row) for row in rows]
 
 
+@operation
+def find_sessions(part: str, limit: int) -> Generator[Statement, Rows, list[Session]]:
+    """Sessions whose id begins or ends so, whatever its letters' case; the one that changed last first."""
+    wanted, length = part.lower(), len(part)
+    rows = yield (
+        f"SELECT {_SESSION} FROM sessions WHERE lower(substr(id, 1, ?)) = ? OR lower(substr(id, 6, ?)) = ?"
+        " OR lower(substr(id, length(id) + 1 - ?)) = ? ORDER BY updated_at DESC, id DESC LIMIT ?",
+        (length, wanted, length, wanted, length, wanted, limit),
+    )
+    return [_session_from(row) for row in rows]
+
+
 _CHANGEABLE: Final = {
     "title": "title",
     "workspace_path": "workspace_path",

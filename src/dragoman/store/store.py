@@ -123,6 +123,10 @@ class Store:
         place = (before.updated_at, before.id) if before is not None else None
         return await self._read(operations.list_sessions(user_id, team_id, place, limit))
 
+    async def find_sessions(self, part: str, limit: int = 10) -> list[Session]:
+        """Sessions whose id begins or ends so (a beginning may leave out ``sess_``), the one that changed last first."""
+        return await self._read(operations.find_sessions(part, limit))
+
     async def rename_session(self, session_id: str, title: str | None) -> Session:
         """Give a session another title."""
         return await self.change_session(session_id, title=title)
