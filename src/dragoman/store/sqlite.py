@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import os
 import queue
@@ -24,7 +25,7 @@ from typing import Any, Final
 import apsw
 
 from dragoman.blobs import Blobs
-from dragoman.errors import DamagedError, DragomanError, FormatError, StorageError, StoreUnusableError
+from dragoman.errors import DamagedError, DragomanError, FormatError, StorageError, StoreError, StoreUnusableError
 from dragoman.store.operations import bindable
 from dragoman.store.schema import migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
@@ -42,6 +43,7 @@ _MOST_AT_ONCE: Final = 512
 _READERS: Final = 2
 _SETTINGS: Final = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "mmap_size": 0}
 _EXACT: Final = Context(prec=5_000, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _FAR_AWAY: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "glusterfs", "ceph")
 
 Job = tuple[Operation[Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
@@ -76,6 +78,7 @@ class SqliteStore(Store):
             return
         for _ in range(_READERS):
             self._start(_Reader(await asyncio.to_thread(self._connection), self._reading))
+        self.searching.soon()
 
     def _start(self, worker: _Writer | _Reader) -> None:
         thread = threading.Thread(target=worker.work, name=f"dragoman-{type(worker).__name__.lower()}", daemon=True)
@@ -83,6 +86,7 @@ class SqliteStore(Store):
         self._threads.append(thread)
 
     async def close(self) -> None:
+        await self.searching.stop()
         self._writing.put(None)
         for _ in self._threads[1:]:
             self._reading.put(None)
@@ -121,14 +125,26 @@ class SqliteStore(Store):
         try:
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                if self.path.exists() and not self.path.is_file():
-                    raise StoreUnusableError("it is not a file", where=self._where, code="not_a_store")
+                self._check_file(self.path)
             with lock.held():
-                return self._migrated(self._connection())
+                connection = self._connection()
+                try:
+                    self._migrate(connection)
+                except apsw.Error as error:
+                    raise self._not_opened(error, is_full=_is_full(error, connection)) from None
+                return connection
         except OSError as error:
             raise self._not_opened(error, is_full=error.errno in _NO_ROOM) from None
         finally:
             lock.close()
+
+    def _check_file(self, path: Path) -> None:
+        """Whether it may be ours, before anything is written beside it."""
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            if file.read(16) not in (b"", b"SQLite format 3\0"):
+                raise StoreUnusableError("it is not a SQLite file", where=self._where, code="not_a_store")
 
     def _connection(self) -> apsw.Connection:
         connection = None
@@ -136,6 +152,7 @@ class SqliteStore(Store):
             connection = apsw.Connection(str(self.path) if self.path is not None else ":memory:")
             connection.set_busy_timeout(_BUSY_MS)
             settings = dict(_SETTINGS) if self.path is not None else {"foreign_keys": 1}
+            self._check_ours(connection)
             if not connection.pragma("user_version"):
                 connection.pragma("page_size", _PAGE_SIZE)
             for name, wanted in settings.items():
@@ -163,24 +180,26 @@ class SqliteStore(Store):
             what, where=self._where, remedy="Put the file on a local disk, and leave its settings"
         )
 
-    def _migrate(self, connection: apsw.Connection) -> None:
-        version, application_id = connection.pragma("user_version"), connection.pragma("application_id")
-        steps = migrations("sqlite")
-        if version > len(steps):
+    def _check_ours(self, connection: apsw.Connection) -> None:
+        """Whether this version may write it. Not even a setting is changed before that is known."""
+        if connection.pragma("application_id") != _APPLICATION_ID:
+            if connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():
+                raise StoreUnusableError(
+                    "it is a SQLite file of something else",
+                    where=self._where,
+                    remedy="Name another file",
+                    code="not_a_store",
+                )
+        elif (version := connection.pragma("user_version")) > (known := len(migrations("sqlite"))):
             raise StoreUnusableError(
-                f"a newer Dragoman wrote it (schema {version}; this one knows up to {len(steps)})",
+                f"a newer Dragoman wrote it (schema {version}; this one knows up to {known})",
                 where=self._where,
                 remedy="Open it with a newer Dragoman; nothing was changed",
                 code="newer_store",
             )
-        is_empty = not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
-        if application_id != _APPLICATION_ID and not is_empty:
-            raise StoreUnusableError(
-                "it is a SQLite file of something else",
-                where=self._where,
-                remedy="Name another file",
-                code="not_a_store",
-            )
+
+    def _migrate(self, connection: apsw.Connection) -> None:
+        version, steps = connection.pragma("user_version"), migrations("sqlite")
         if 0 < version < len(steps) and self.path is not None:
             _copy(connection, self.path.with_name(f"{self.path.name}.schema-{version}"))
         for number in range(version, len(steps)):
@@ -305,7 +324,7 @@ class _Reader:
                 with _transaction(self._connection, "DEFERRED"):
                     outcome: Any = _ran(self._connection, operation)
             except Exception as error:  # noqa: BLE001  it is raised where it was asked for
-                outcome = _Failed(_translated(error))
+                outcome = _Failed(_translated(error, self._connection))
             _tell(loop, [(future, outcome)])
         self._connection.close()
 
@@ -324,6 +343,7 @@ class _Writer:
         self._jobs = jobs
         self._lock = lock
         self._reconnect = reconnect
+        self._is_lost = False
 
     def work(self) -> None:
         is_over = False
@@ -357,11 +377,13 @@ class _Writer:
         """What came of each job. If the commit fails, nothing did."""
         outcomes: list[Any] = []
         try:
+            if self._is_lost:
+                self._connection, self._is_lost = self._reconnect(), False
             with self._lock.held(), _transaction(self._connection):
                 for operation, _, _ in jobs:
                     outcomes.append(self._alone(operation) if len(jobs) > 1 else _ran(self._connection, operation))
         except Exception as error:  # noqa: BLE001  it is raised where it was asked for
-            failed = _Failed(_translated(error))
+            failed = _Failed(_translated(error, self._connection))
             if isinstance(failed.error, StorageError):
                 self._start_anew()
             return [failed] * len(jobs)
@@ -374,16 +396,15 @@ class _Writer:
             outcome = _ran(self._connection, operation)
         except (DragomanError, ValueError, TypeError, LookupError, apsw.ConstraintError) as error:
             self._connection.execute("ROLLBACK TO job")
-            outcome = _Failed(_translated(error))
+            outcome = _Failed(_translated(error, self._connection))
         self._connection.execute("RELEASE job")
         return outcome
 
     def _start_anew(self) -> None:
         """After a failure of the disk nothing that the connection believes is to be trusted."""
+        self._is_lost = True
         with contextlib.suppress(apsw.Error):
             self._connection.close()
-        with contextlib.suppress(StoreUnusableError):
-            self._connection = self._reconnect()
 
 
 class _Failed:
@@ -393,13 +414,24 @@ class _Failed:
         self.error = error
 
 
-def _translated(error: Exception) -> Exception:
+def _is_full(error: Exception, connection: apsw.Connection) -> bool:
+    """Whether it is for want of room. Not everything that SQLite writes says so by itself."""
+    if isinstance(error, apsw.IOError):
+        with contextlib.suppress(apsw.ConnectionClosedError):
+            return connection.system_errno in _NO_ROOM
+    return isinstance(error, apsw.FullError)
+
+
+def _translated(error: Exception, connection: apsw.Connection) -> Exception:
     match error:
         case apsw.FullError():
             return StorageError(
                 "the disk is full; nothing was stored", remedy="Make room, and try again", code="disk_full"
             )
-        case apsw.IOError() | apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.ConnectionClosedError():
+        case apsw.IOError() if _is_full(error, connection):
+            what = "the disk is full; whether it was stored is not known"
+            return StorageError(what, remedy="Make room, and ask again with the same key", code="disk_full")
+        case apsw.IOError() | apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.ConnectionClosedError() | OSError():
             return StorageError(f"the disk failed ({error}); whether it was stored is not known")
         case apsw.BusyError() | apsw.LockedError():
             return StorageError("another program keeps the database locked; nothing was stored", code="storage_failed")
