@@ -16,8 +16,9 @@ import errno
 import functools
 import os
 import queue
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +44,8 @@ _MOST_AT_ONCE: Final = 512
 _READERS: Final = 2
 _SETTINGS: Final = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "mmap_size": 0}
 _EXACT: Final = Context(prec=5_000, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
+_MOUNTS: Final = Path("/proc/self/mounts")
+_OCTAL: Final = re.compile(r"\\([0-7]{3})")  # how a space in a path is written there
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _FAR_AWAY: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "glusterfs", "ceph")
 
@@ -147,27 +150,34 @@ class SqliteStore(Store):
                 raise StoreUnusableError("it is not a SQLite file", where=self._where, code="not_a_store")
 
     def _connection(self) -> apsw.Connection:
-        connection = None
         try:
             connection = apsw.Connection(str(self.path) if self.path is not None else ":memory:")
-            connection.set_busy_timeout(_BUSY_MS)
-            settings = dict(_SETTINGS) if self.path is not None else {"foreign_keys": 1}
-            self._check_ours(connection)
-            if not connection.pragma("user_version"):
-                connection.pragma("page_size", _PAGE_SIZE)
-            for name, wanted in settings.items():
-                connection.pragma(name, self._synchronous if name == "synchronous" else wanted)
-            for name, wanted in settings.items():
-                if connection.pragma(name) != wanted:
-                    found = connection.pragma(name)
-                    raise self._unsafe(f"{name} is {found!r} and should be {wanted!r}; an answer could be lost")
-        except apsw.NotADBError:
-            raise StoreUnusableError("it is not a SQLite file", where=self._where, code="not_a_store") from None
         except apsw.Error as error:
-            is_full = connection is not None and _is_full(error, connection)
-            raise self._not_opened(error, is_full=is_full) from None
+            raise self._not_opened(error, is_full=False) from None
+        try:
+            self._check_ours(connection)
+            self._set(connection, _SETTINGS if self.path is not None else {"foreign_keys": 1})
+        except BaseException as error:
+            is_full = isinstance(error, apsw.Error) and _is_full(error, connection)
+            connection.close()
+            if isinstance(error, apsw.NotADBError):
+                raise StoreUnusableError("it is not a SQLite file", where=self._where, code="not_a_store") from None
+            if isinstance(error, apsw.Error):
+                raise self._not_opened(error, is_full=is_full) from None
+            raise
         connection.create_aggregate_function("decimal_sum", _DecimalSum, 1)
         return connection
+
+    def _set(self, connection: apsw.Connection, settings: Mapping[str, Any]) -> None:
+        """Choose the settings, and see that they were taken."""
+        connection.set_busy_timeout(_BUSY_MS)
+        if not connection.pragma("user_version"):
+            connection.pragma("page_size", _PAGE_SIZE)
+        for name, wanted in settings.items():
+            connection.pragma(name, self._synchronous if name == "synchronous" else wanted)
+        for name, wanted in settings.items():
+            if (found := connection.pragma(name)) != wanted:
+                raise self._unsafe(f"{name} is {found!r} and should be {wanted!r}; an answer could be lost")
 
     def _not_opened(self, error: Exception, *, is_full: bool) -> StoreError:
         if is_full:
@@ -182,6 +192,8 @@ class SqliteStore(Store):
 
     def _check_ours(self, connection: apsw.Connection) -> None:
         """Whether this version may write it. Not even a setting is changed before that is known."""
+        if connection.readonly("main"):
+            raise StoreUnusableError("it may be read and not written", where=self._where, remedy="Ask for permission")
         if connection.pragma("application_id") != _APPLICATION_ID:
             if connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():
                 raise StoreUnusableError(
@@ -237,10 +249,11 @@ def _copy(source: apsw.Connection, target: Path) -> None:
 def _file_system(folder: Path) -> str:
     """The kind of file system that a folder lies on, where the machine tells."""
     try:
-        mounts = Path("/proc/self/mounts").read_text().splitlines()
+        mounts = _MOUNTS.read_text().splitlines()
     except OSError:
         return ""
-    kinds = {fields[1]: fields[2] for fields in (line.split(" ") for line in mounts) if len(fields) > 2}
+    fields = (line.split(" ") for line in mounts)
+    kinds = {_OCTAL.sub(lambda found: chr(int(found[1], 8)), field[1]): field[2] for field in fields if len(field) > 2}
     return next(
         (kinds[str(place)] for place in (folder.resolve(), *folder.resolve().parents) if str(place) in kinds), ""
     )
