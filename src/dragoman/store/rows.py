@@ -41,7 +41,7 @@ class Large(msgspec.Struct, frozen=True, array_like=True):
 
     at: int  # character of content_json at which its stand-in begins
     sha256: str
-    form: str  # "text", or "base64" for bytes
+    form: str  # "text", "base64" for bytes, or "json" for a text that was written in a way which is not ours
 
 
 class Columns(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +148,8 @@ def _is_escaped(text: str, quote: int) -> bool:
 def _bytes_of(literal: str) -> tuple[bytes, str]:
     """The bytes to keep for a string: those that it spells in base64, or else its own."""
     said: str = msgspec.json.decode(literal)
+    if msgspec.json.encode(said).decode() != literal:  # in a block that only a newer version knows
+        return literal.encode(), "json"
     if len(said) % 4 == 0:
         try:
             data = base64.b64decode(said, validate=True)
@@ -213,7 +215,14 @@ def _with_large(content: str, large: list[Large], blobs: Mapping[str, bytes]) ->
     done = 0
     for one in large:
         data = blobs[one.sha256]
-        said = base64.b64encode(data).decode() if one.form == "base64" else data.decode()
-        made.extend((content[done : one.at], msgspec.json.encode(said).decode()))
+        made.extend((content[done : one.at], _literal(data, one.form)))
         done = one.at + len(_PLACEHOLDER) + len(one.sha256) + 1
     return "".join([*made, content[done:]])
+
+
+def _literal(data: bytes, form: str) -> str:
+    """The string in JSON that the bytes were kept for."""
+    if form == "json":
+        return data.decode()
+    said = base64.b64encode(data).decode() if form == "base64" else data.decode()
+    return msgspec.json.encode(said).decode()

@@ -1,0 +1,175 @@
+"""What comes out of a store is, byte for byte, what went in; on every engine."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import itertools
+import os
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import dragoman
+from dragoman.message import (
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    Message,
+    MessageMetadata,
+    MessageStatus,
+    OpaqueBlock,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UnknownBlock,
+)
+from dragoman.store import Store
+from dragoman.store.rows import LARGE
+from dragoman.value import RawJson
+from tests import strategies
+from tests.store.conftest import Place
+from tests.store.talk import NO_TIME, message, said
+
+_numbers = itertools.count()
+# Each example has a session of its own, so that a store may serve all of them.
+one_store = settings(suppress_health_check=[*HealthCheck], max_examples=settings().max_examples // 2)
+
+
+@one_store
+@given(st.lists(strategies.messages, max_size=4, unique_by=lambda made: made.id))
+def test_every_message_comes_back_in_the_same_bytes(
+    store: Store, runner: asyncio.Runner, messages: list[Message]
+) -> None:
+    async def law() -> None:
+        session = await store.create_session(f"sess_{next(_numbers)}")
+        given = [made.replace(session_id=session.id) for made in messages]
+        await store.append(session.id, given)
+        rows = await store.read(session.id)
+        assert [dragoman.encode(row.message) for row in rows] == [dragoman.encode(made) for made in given]
+        assert [row.message for row in rows] == given
+        fork = await store.fork(session.id)
+        assert await store.read(fork.id) == rows
+        assert await store.append(session.id, given) == rows
+
+    runner.run(law())
+
+
+# Few long texts among short ones, in every place that a message has for texts.
+_long = st.builds(
+    lambda unit, more: (unit * (LARGE // max(1, len(unit)) + 1))[: LARGE + more],
+    st.sampled_from(['"', "\\", "\\\\", "a", "ä", "🎉", "\0", 'x"\\', "\u2028", "/", "QUJD", "sha256:"]),
+    st.integers(-3, 5),
+)
+_spelled = st.binary(min_size=1, max_size=9).map(lambda data: base64.b64encode(data * (LARGE // len(data))).decode())
+_texts = _long | _spelled | strategies.texts
+_large_blocks = (
+    st.builds(TextBlock, _texts)
+    | st.builds(lambda data: ImageBlock(ImageSource("base64", data), "image/png"), _texts)
+    | st.builds(lambda text: DocumentBlock(ImageSource("url", text), "text/plain", text), _texts)
+    | st.builds(lambda text: ToolUseBlock("tu_1", "look", {"a": [text], text: text}), _texts)
+    | st.builds(lambda text: OpaqueBlock("acme", {"x": text}), _texts)
+    | st.builds(lambda text: ToolResultBlock("tu_1", (TextBlock(text), TextBlock(text))), _texts)
+)
+
+
+@one_store
+@given(st.lists(_large_blocks, min_size=1, max_size=4))
+def test_large_texts_come_back_in_the_same_bytes(store: Store, runner: asyncio.Runner, blocks: list) -> None:  # type: ignore[type-arg]
+    async def law() -> None:
+        session = await store.create_session()
+        rows = await store.append(session.id, message(Role.ASSISTANT, blocks))
+        assert await store.read(session.id) == rows
+        assert rows[0].message.content == tuple(blocks)
+
+    runner.run(law())
+
+
+async def kept(store: Store) -> dict[str, int]:
+    return {blob.sha256: blob.size async for blob in store.blobs.list()}
+
+
+async def largest_row(store: Store) -> int:
+    def asked():  # type: ignore[no-untyped-def]
+        return (yield "SELECT max(length(content_json)) FROM messages", ())
+
+    return int((await store._read(asked()))[0][0])
+
+
+async def test_large_content_stands_outside_its_row_and_once(store: Store) -> None:
+    session, other = await store.create_session(), await store.create_session()
+    picture, text = random.Random(1).randbytes(300_000), "long result " * 20_000
+    image = ImageBlock(ImageSource("base64", base64.b64encode(picture).decode()), "image/png")
+    for session_id in (session.id, session.id, other.id):
+        answer = ToolResultBlock("tu_1", (TextBlock(text), image, TextBlock("short")))
+        rows = await store.append(session_id, [message(Role.USER, [image, image]), message(Role.TOOL, [answer])])
+        assert (await store.tail(session_id, limit=2)) == rows
+    assert await kept(store) == {  # a picture as its bytes, not as what spells them
+        hashlib.sha256(picture).hexdigest(): 300_000,
+        hashlib.sha256(text.encode()).hexdigest(): len(text),
+    }
+    assert await largest_row(store) < 1000
+
+
+async def test_large_content_is_read_by_another_store(shared_place: Place) -> None:
+    async with shared_place.open() as one, shared_place.open() as two:
+        session = await one.create_session()
+        rows = await one.append(session.id, said("x" * 100_000))
+        assert await two.read(session.id) == rows
+
+
+async def test_a_text_that_looks_like_a_stand_in_is_only_a_text(store: Store) -> None:
+    session = await store.create_session()
+    sha256 = hashlib.sha256(b"a" * 50_000).hexdigest()
+    rows = await store.append(session.id, message(Role.USER, [TextBlock(f"sha256:{sha256}"), TextBlock("a" * 50_000)]))
+    assert await store.read(session.id) == rows
+
+
+async def test_content_that_grows_beyond_a_row_goes_outside(store: Store) -> None:
+    session = await store.create_session()
+    (row,) = await store.append(session.id, said("a", Role.ASSISTANT, status=MessageStatus.PARTIAL))
+    for size in (100, LARGE + 100, 3 * LARGE, 50):
+        row = await store.update(session.id, row.message.replace(content=(TextBlock("a" * size),)))
+        assert await store.read(session.id) == [row]
+
+
+async def test_what_a_newer_version_wrote_survives_being_read_and_saved_again(store: Store) -> None:
+    session = await store.create_session()
+    data = (
+        b'{"id":"01HZ001","session_id":"%s","role":"critic","content":[{"type":"hologram", "depth":1e2},'
+        b'{"type":"text","text":"hi","mood":{"a" : 1}}],"metadata":{"status":"partial","rank":3},'
+        b'"created_at":"2026-05-08T12:30:15.250000Z","schema_version":1,"sealed":"yes"}' % session.id.encode()
+    )
+    newer = dragoman.decode(data)
+    await store.append(session.id, newer)
+    (row,) = await store.read(session.id)
+    assert dragoman.encode(row.message) == dragoman.encode(newer)
+    assert isinstance(row.message.content[0], UnknownBlock)
+    more = (*row.message.content, TextBlock("more"))
+    await store.update(session.id, row.message.replace(content=more))
+    (row,) = await store.read(session.id)
+    saved = dragoman.encode(row.message)
+    for part in (b'{"type":"hologram", "depth":1e2}', b'"mood":{"a" : 1}', b'"rank":3', b'"sealed":"yes"', b'"critic"'):
+        assert part in saved
+    assert row.message.content[-1] == TextBlock("more")
+
+
+async def test_a_large_block_that_only_a_newer_version_knows_survives(store: Store) -> None:
+    session = await store.create_session()
+    data = b'{"type":"hologram", "points" : "%s"}' % (b"\\u0041" * LARGE)
+    made = Message("01HZ001", session.id, Role.USER, (UnknownBlock(RawJson(data)),), MessageMetadata(), NO_TIME)
+    await store.append(session.id, made)
+    (row,) = await store.read(session.id)
+    assert dragoman.encode(row.message) == dragoman.encode(made)
+
+
+@pytest.mark.parametrize("size", [0, 1, LARGE - 3, LARGE - 2, LARGE - 1, LARGE, LARGE + 1])
+async def test_texts_about_the_size_that_is_large_come_back(store: Store, size: int) -> None:
+    session = await store.create_session()
+    contents = ["a" * size, "ä" * size, base64.b64encode(os.urandom(size)).decode(), '"' * size]
+    rows = await store.append(session.id, [said(text) for text in contents])
+    assert await store.read(session.id) == rows
