@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.dialects.anthropic.blocks import NAME
+from dragoman.dialects.parts.faults import by_status
 from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.exchange import ErrorClass, Fault, Written
@@ -35,12 +36,12 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
     if isinstance(body, bytes | str):
         try:
             body = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             body = None
     error = body.get("error") if isinstance(body, dict) else None
     error = error if isinstance(error, dict) else {}
     kind, message = str(error.get("type", "")), str(error.get("message", "no message"))
-    code, error_class = _ERROR_TYPES.get(kind, _by_status(status))
+    code, error_class = _ERROR_TYPES.get(kind, by_status(status))
     if error_class is ErrorClass.INVALID_REQUEST and any(
         sign in message.lower() for sign in ("context", "tokens exceed", "too long", "too large")
     ):
@@ -57,24 +58,6 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
         request_id=headers.get("request-id")
         or (text_or_none(body.get("request_id")) if isinstance(body, dict) else None),
     )
-
-
-def _by_status(status: int | None) -> tuple[str, ErrorClass]:
-    match status:
-        case 401 | 403:
-            return "unauthorized", ErrorClass.AUTH
-        case 408:
-            return "timeout", ErrorClass.NETWORK
-        case 413:
-            return "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-        case 429:
-            return "rate_limited", ErrorClass.RATE_LIMIT
-        case int() if status >= 500:
-            return "server_error", ErrorClass.SERVER_ERROR
-        case int() if status >= 400:
-            return "invalid_request", ErrorClass.INVALID_REQUEST
-        case _:
-            return "server_error", ErrorClass.OTHER
 
 
 def write_error(fault: Fault) -> Written:

@@ -175,7 +175,7 @@ class StreamReader:
             return True
         try:
             wire = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._fail("bad_event", "an event that is not JSON", events, data)
             return False
         take = _TAKES.get(str(wire.get("type"))) if isinstance(wire, dict) else None
@@ -337,7 +337,7 @@ class StreamReader:
                 events.append(ToolUseEnd(block.index, block.raw))
             case "text":
                 if block.grown:
-                    block.wire["citations"] = [*(block.wire.get("citations") or ()), *block.grown["citations"]]
+                    block.wire["citations"] = _grown_list(block.wire.get("citations"), block.grown["citations"])
                 raw = block_notes(TextBlock(""), {**block.wire, "text": ""})
                 events.append(TextDelta(block.index, "", raw))
             case "thinking":
@@ -410,18 +410,22 @@ def _add_words(block: _Block, kind: str, key: str, text: str, events: list[Strea
     return None
 
 
+def _grown_list(known: Any, more: list[Any]) -> list[Any]:
+    return [*known, *more] if isinstance(known, list) else more
+
+
 def _whole_block(block: _Block, events: list[StreamEvent]) -> str | None:
     """A block that only comes whole: what runs on the provider's servers, or what is not known."""
     for key, parts in block.grown.items():
         if key == "citations":
-            block.wire[key] = [*(block.wire.get(key) or ()), *parts]
+            block.wire[key] = _grown_list(block.wire.get(key), parts)
         elif key != "input":
             known = block.wire.get(key)
             block.wire[key] = (known if isinstance(known, str) else "") + "".join(parts)
         elif any(parts):
             try:
                 block.wire[key] = msgspec.json.decode("".join(parts))
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 return f"the input of block {block.index} is not JSON"
     events.append(BlockComplete(block.index, read_block(block.wire, Conversation())))
     return None

@@ -85,7 +85,7 @@ def _is_over(block: _Block) -> bool:
         return True
     try:
         return isinstance(msgspec.json.decode("".join(block.inputs)), dict)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
 
 
@@ -159,10 +159,10 @@ class StreamWriter(EventWriter):
             if not text and (is_foreign or index in self._opened):
                 return b""
             begin = written_block(TextBlock("", raw))
-            out, block = self._open(index, TextDelta, {**begin, "citations": []} if begin.get("citations") else begin)
+            out, block = self._open(index, TextDelta, {**begin, "citations": []} if _citations(begin) else begin)
         out += block.words(text)
         if raw is not None:
-            citations = written_block(TextBlock("", raw)).get("citations") or []
+            citations = _citations(written_block(TextBlock("", raw)))
             out += b"".join(block.delta(type="citations_delta", citation=one) for one in citations[block.citations :])
             block.citations = max(block.citations, len(citations))
         if is_over:
@@ -237,6 +237,11 @@ class StreamWriter(EventWriter):
     def _open_block(self, index: int) -> _Block | None:
         block = self._opened.get(index)
         return block if block is not None and block.is_open else None
+
+
+def _citations(wire: dict[str, Any]) -> list[Any]:
+    citations = wire.get("citations")
+    return citations if isinstance(citations, list) else []
 
 
 def _input_of(block: ContentBlock, wire: dict[str, Any]) -> str | None:

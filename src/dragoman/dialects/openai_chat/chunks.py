@@ -68,10 +68,10 @@ def chunk_from(data: bytes) -> dict[str, Any] | None:
     """The object in an event; ``None`` if there is none. Half a character is let through: its other half may follow."""
     try:
         wire = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         try:
             wire = json.loads(data) if _HALF.search(data) else None
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     return wire if isinstance(wire, dict) else None
 
@@ -104,7 +104,9 @@ class Completion:
         pieces: list[Piece] = []
         for choice in _objects(chunk.get("choices") or [], "choices"):
             index = choice.get("index") if type(choice.get("index")) is int else 0
-            added = self.choices.setdefault(index or 0, ChoiceSoFar()).add(choice)
+            if index is None or index < 0:
+                raise FormatError(f"choices are counted from 0, not {index}", where="choices")
+            added = self.choices.setdefault(index, ChoiceSoFar()).add(choice)
             pieces.extend(added if not index else ())
         return pieces
 
@@ -151,7 +153,8 @@ class ChoiceSoFar:
         pieces: list[Piece] = []
         delta = choice.get("delta")
         if isinstance(delta, dict):
-            self.origin = self.origin or origin_of_thinking(delta)
+            if self.finish_reason is None:
+                self.origin = self.origin or origin_of_thinking(delta)
             for key, value in delta.items():
                 pieces.extend(self._add(key, value))
         reason = choice.get("finish_reason")

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.dialects.openai_chat.blocks import NAME
+from dragoman.dialects.parts.faults import by_status
 from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.exchange import ErrorClass, Fault, Written
@@ -69,7 +70,7 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
     words = [word for word in (code, kind) if isinstance(word, str) and word]
     found = next((_ERROR_WORDS[word] for word in words if word in _ERROR_WORDS), None)
     if found is None or (found[0] == "invalid_request" and said in (401, 402, 403, 404, 408, 413, 429)):
-        found = _by_status(said)
+        found = by_status(said)
     if found[1] is ErrorClass.INVALID_REQUEST and any(sign in message.lower() for sign in _OVERFLOW):
         found = ("context_overflow", ErrorClass.CONTEXT_OVERFLOW)
     return Fault(
@@ -90,7 +91,7 @@ def _error_object(body: Any) -> dict[str, Any]:
     if isinstance(body, bytes | str):
         try:
             body = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             text = body if isinstance(body, str) else body.decode("utf-8", "replace")
             return {"message": text[:1024]}
     if isinstance(body, list) and body:
@@ -106,30 +107,6 @@ def _error_object(body: Any) -> dict[str, Any]:
             return body
         case _:
             return {}
-
-
-def _by_status(status: int | None) -> tuple[str, ErrorClass]:
-    match status:
-        case 401:
-            return "unauthorized", ErrorClass.AUTH
-        case 402 | 403:
-            return "forbidden", ErrorClass.AUTH
-        case 404:
-            return "not_found", ErrorClass.INVALID_REQUEST
-        case 408:
-            return "timeout", ErrorClass.NETWORK
-        case 413:
-            return "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-        case 429:
-            return "rate_limited", ErrorClass.RATE_LIMIT
-        case 503 | 529:
-            return "overloaded", ErrorClass.RATE_LIMIT
-        case int() if status >= 500:
-            return "server_error", ErrorClass.SERVER_ERROR
-        case int() if status >= 400:
-            return "invalid_request", ErrorClass.INVALID_REQUEST
-        case _:
-            return "server_error", ErrorClass.OTHER
 
 
 def write_error(fault: Fault) -> Written:

@@ -51,6 +51,7 @@ from dragoman.message import (
     ToolUseBlock,
 )
 
+_HALF: Final = "half of a character in a text"
 _TRIES: Final = 16  # of chunks that have another shape, before none is looked at any more
 
 
@@ -80,6 +81,7 @@ class StreamReader:
         self._start: MessageStart | None = None
         self._usage: TokenUsage | None = None
         self._late = Late(NAME)
+        self._is_complete = False
         self._over = False
 
     def feed(self, data: bytes) -> list[StreamEvent]:
@@ -123,7 +125,7 @@ class StreamReader:
 
     def _take(self, data: bytes, events: list[StreamEvent]) -> None:
         if self._over:
-            if b'"delta"' in data:
+            if self._is_complete and b'"delta"' in data:
                 self._late.add("")
         elif self._pattern is None or not self._take_words(data, self._pattern, events):
             self._take_any(data, events)
@@ -192,8 +194,12 @@ class StreamReader:
         if self._start is None and self._completion.choices:
             self._start = MessageStart(text_or_none(self._completion.top.get("model")), self._start_notes())
             events.append(self._start)
-        for piece in pieces:
-            self._piece(piece, events)
+        try:
+            for piece in pieces:
+                self._piece(piece, events)
+        except FormatError as error:
+            self._fail("bad_event", str(error), events)
+            return
         late = self._completion.first.late
         if late:
             self._late.add("".join(late))
@@ -261,7 +267,10 @@ class StreamReader:
         if "\ud800" <= text[-1] <= "\udbff":
             self._halves[place] = text[-1]
             text = text[:-1]
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        try:
+            return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except UnicodeDecodeError:
+            raise FormatError(_HALF, where="choices", code="bad_event") from None
 
     def _first_notes(self, place: Place, text: str) -> ProviderRaw | None:
         """What to know of a block that begins: where it stands, and the fields that repeat its words beside it."""
@@ -293,7 +302,9 @@ class StreamReader:
             self._opened.add(place)
             is_legacy = place[0] == "function_call"
             provider_id = LEGACY_ID + name if is_legacy else text_or_none(call.get("id")) or ""
-            function = {**call["function"], "arguments": "{}"}
+            function = dict(call["function"])
+            if isinstance(function.get("arguments"), str):
+                function["arguments"] = "{}"  # what they say comes piece by piece
             wire = function if is_legacy else [{**call, "function": function}]
             raw = _notes_about(_block_from(place[0], wire)) or None
             events.append(ToolUseStart(index, self._conversation.call_id(provider_id), name, raw))
@@ -303,7 +314,7 @@ class StreamReader:
     # --- the end
 
     def _done(self, events: list[StreamEvent]) -> None:
-        if not self._completion.choices:
+        if 0 not in self._completion.choices:
             self._fail("empty_response", "the stream ended and nothing was said", events)
         elif self._completion.first.finish_reason is not None or self._reason_optional:
             self._complete(events)
@@ -314,10 +325,9 @@ class StreamReader:
         if self._pending:
             self._fail("protocol_violation", "a call that was never named", events)
             return
-        for place, half in self._halves.items():
-            is_call = place[0] in ("tool_calls", "function_call")
-            kind = ToolUseInputDelta if is_call else ThinkingDelta if _is_thinking(place) else TextDelta
-            events.append(kind(self._indexes[place], half))
+        if self._halves:
+            self._fail("bad_event", _HALF, events)
+            return
         model = self._start.model if self._start else None
         body, origin = self._completion.wire(), self._completion.first.origin
         reply, placed = reply_from(body, Conversation(), origin, model=model, usage=self._usage)
@@ -350,6 +360,7 @@ class StreamReader:
 
     def _end(self, event: StreamEvent, events: list[StreamEvent]) -> None:
         events.append(event)
+        self._is_complete = isinstance(event, MessageComplete)
         self._over = True
         self._pattern = None
 
@@ -392,10 +403,6 @@ _HOLDS_BLOCKS: Final = (
     "tool_calls",
     "function_call",
 )
-
-
-def _is_thinking(place: Place) -> bool:
-    return place[0] in (*THINKING_FIELDS, "reasoning_details")
 
 
 def _block_from(key: str, wire: Any) -> ContentBlock:

@@ -69,6 +69,7 @@ class StreamWriter(EventWriter):
         self._calls = 0
         self._has_legacy_call = False
         self._has_content = False
+        self._has_parts = False  # whether the content was said as a list
 
     # --- the message
 
@@ -126,6 +127,8 @@ class StreamWriter(EventWriter):
         unsaid = {key: value for key, value in whole.items() if self._message.get(key, _WORDS) != value}
         if self._has_content or ("content" in self._message and whole.get("content") is None):
             unsaid.pop("content", None)
+        if self._has_content and not self._has_parts and notes.get("form") == "list":
+            unsaid["content"] = []  # the words were the words of a part
         return unsaid
 
     # --- blocks
@@ -146,6 +149,10 @@ class StreamWriter(EventWriter):
             del wire["content"]
         return wire
 
+    def _note_content(self, delta: dict[str, Any]) -> None:
+        self._has_content = self._has_content or "content" in delta
+        self._has_parts = self._has_parts or isinstance(delta.get("content"), list)
+
     def _bytes_around(self, delta: dict[str, Any]) -> list[bytes]:
         return self._chunk(delta).split(_WORDS_BYTES)
 
@@ -157,7 +164,7 @@ class StreamWriter(EventWriter):
         if block is None:
             begin = self._delta_of(TextBlock(_WORDS, raw))
             block = self._opened[index] = _Block(begin, self._bytes_around(begin), raw)
-            self._has_content = self._has_content or "content" in begin
+            self._note_content(begin)
         return self._words(TextDelta, index, text, block)
 
     def _words(self, kind: type, index: int, text: str, block: _Block) -> bytes:
@@ -176,7 +183,7 @@ class StreamWriter(EventWriter):
             begin = self._delta_of(whole)
             goes_on = self._delta_of(ThinkingBlock(_WORDS, None, raw))
             self._opened[index] = _Block(begin, self._bytes_around(goes_on), raw)
-            self._has_content = self._has_content or "content" in begin
+            self._note_content(begin)
             return json_text(text).join(self._bytes_around(begin))
         out = self._words(ThinkingDelta, index, text, block) if text else b""
         if signature is None and raw is None:
@@ -224,11 +231,11 @@ class StreamWriter(EventWriter):
         if cannot_say(block, Role.ASSISTANT, is_own=True) is not None:
             return b""
         delta = self._delta_of(block)
-        for call in delta.get("tool_calls", ()):
-            call["index"] = self._calls
+        if "tool_calls" in delta:
+            delta["tool_calls"] = [{**call, "index": self._calls} for call in delta["tool_calls"]]
             self._calls += 1
         self._has_legacy_call = self._has_legacy_call or place_of(block) == "function_call"
-        self._has_content = self._has_content or "content" in delta
+        self._note_content(delta)
         return self._chunk(delta)
 
 
@@ -241,11 +248,15 @@ def _beside_blocks(notes: ProviderRaw) -> dict[str, Any]:
 
 
 def _without_arguments(delta: dict[str, Any]) -> dict[str, Any]:
-    """The beginning of a call."""
+    """The beginning of a call. Who said that there are no arguments says it again."""
     if "function_call" in delta:
-        return {"function_call": {**delta["function_call"], "arguments": ""}}
+        return {"function_call": _begun(delta["function_call"])}
     (call,) = delta["tool_calls"]
-    return {"tool_calls": [{**call, "function": {**call["function"], "arguments": ""}}]}
+    return {"tool_calls": [{**call, "function": _begun(call["function"])}]}
+
+
+def _begun(function: dict[str, Any]) -> dict[str, Any]:
+    return function if function.get("arguments") is None else {**function, "arguments": ""}
 
 
 def _unsaid(learnt: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:

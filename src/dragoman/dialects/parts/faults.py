@@ -17,6 +17,7 @@ from dragoman.exchange import ErrorClass, Fault
 
 HEAD_BYTES: Final = 1024
 _TAIL_BYTES: Final = 4096
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _SECRET: Final = re.compile(
     r"(?i)(bearer\s+|\b(?:sk|pk|gsk|xai|key)[-_]|api[-_ ]?key[\"']?\s*[:=]\s*[\"']?)[\w.~+/-]{6,}"
 )
@@ -36,6 +37,7 @@ def early_end(dialect: str, head: bytes | None, tail: bytes) -> StreamError:
 
     ``head`` holds the first bytes if no event ever came out of them, ``tail`` those of an unfinished event.
     """
+    head = head and head.removeprefix(_BYTE_ORDER_MARK)
     begin = b"" if head is None else head.lstrip()[:1]
     if head is not None and not begin:
         return stream_error(dialect, "empty_response", "nothing came")
