@@ -5,7 +5,7 @@ The one rule: a request that was read here is written here as it was.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from dragoman.dialects.anthropic.blocks import NAME, read_block, read_result, written_blocks
@@ -108,9 +108,11 @@ def _read_system(system: Any, conversation: Conversation) -> None:
         conversation.add(Role.SYSTEM, blocks, {"dialect": NAME, "form": "hoisted"})
 
 
-def _hoisted(messages: tuple[Message, ...]) -> tuple[list[Message], list[Message]]:
+def _hoisted(messages: tuple[Message, ...]) -> tuple[list[Message], Sequence[Message]]:
     """System prompts stand beside the list, but for those that came inside it."""
     system = [message for message in messages if message.role is _SYSTEM and not _is_listed(message)]
+    if len(system) == 1 and messages[0] is system[0]:  # where it stands most often
+        return [message for message in system if message.content], messages[1:]
     rest = [message for message in messages if message.role is not _SYSTEM or _is_listed(message)]
     return [message for message in system if message.content], rest
 
@@ -174,21 +176,21 @@ def _groups(items: list[Any], role: str) -> list[tuple[str, list[Any]]]:
     return groups or [(role, [])]
 
 
-def _written_messages(messages: list[Message], losses: list[Loss]) -> list[dict[str, Any]]:
+def _written_messages(messages: Sequence[Message], losses: list[Loss]) -> list[dict[str, Any]]:
     wire: list[dict[str, Any]] = []
-    previous: Message | None = None
+    before: Message | None = None
     for message in messages:
         role, raw = message.role, message.metadata.provider_raw
         notes = _NOTHING if raw is None else notes_of(raw, NAME)
         blocks = written_blocks(message, losses)
-        if not notes and role is not _TOOL and blocks:  # which is what most messages are
-            wire.append({"role": role._value_, "content": blocks})
-        elif blocks or not message.content:  # else nothing of it can be said here; the losses name it
-            if wire and previous is not None and _joins(previous, message, notes) and wire[-1]["role"] == "user":
+        if blocks or not message.content:  # else nothing of it can be said here; the losses name it
+            may_join = notes or (role is _TOOL and before is not None and before.role is _TOOL)
+            if may_join and wire and wire[-1]["role"] == "user" and _joins(before, message, notes):
                 wire[-1]["content"] = [*_as_list(wire[-1]["content"]), *blocks]
             else:
-                wire.append(_as_noted({"role": "user" if role is _TOOL else role._value_, "content": blocks}, notes))
-        previous = message
+                made: dict[str, Any] = {"role": "user" if role is _TOOL else role._value_, "content": blocks}
+                wire.append(_as_noted(made, notes) if notes else made)
+        before = message
     return wire
 
 
@@ -200,11 +202,13 @@ def _as_noted(wire: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
     return {**wire, **notes.get("set", {})}
 
 
-def _joins(previous: Message, message: Message, notes: Mapping[str, Any]) -> bool:
+def _joins(before: Message | None, message: Message, notes: Mapping[str, Any]) -> bool:
     """Whether two messages are one on the wire: results next to each other are, unless they came apart."""
+    if before is None:
+        return False
     if "joined" in notes:
-        return bool(notes["joined"]) and previous.role in (Role.TOOL, Role.USER)
-    return previous.role is Role.TOOL and message.role is Role.TOOL
+        return bool(notes["joined"]) and before.role in (Role.TOOL, Role.USER)
+    return before.role is Role.TOOL and message.role is Role.TOOL
 
 
 def _as_list(content: Any) -> list[Any]:

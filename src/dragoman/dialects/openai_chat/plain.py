@@ -86,9 +86,12 @@ def _plain_calls(wire: dict[str, Any], content: Any, conversation: Conversation)
         blocks.append(_text(content))
     elif content is not None or "content" not in wire:
         return False
-    plain = [call for wire in calls if (call := _plain_call(wire)) is not None]
-    if len(plain) != len(calls):
-        return False
+    plain = []
+    for call in calls:
+        read = _plain_call(call)
+        if read is None:
+            return False
+        plain.append(read)
     for provider_id, name, value in plain:  # no id is given before
         call_id = conversation.call_id(provider_id)
         raw = {"dialect": NAME, "id": provider_id} if provider_id != call_id else None
@@ -99,13 +102,14 @@ def _plain_calls(wire: dict[str, Any], content: Any, conversation: Conversation)
 
 def _plain_call(wire: Any) -> tuple[str, str, dict[str, Any]] | None:
     """Id, name and input of a call whose arguments are spelled as we would spell them."""
-    if type(wire) is not dict or len(wire) != 3 or wire.get("type") != "function":
+    try:
+        provider_id, kind, function = wire["id"], wire["type"], wire["function"]
+        name, arguments = function["name"], function["arguments"]
+    except (LookupError, TypeError):
         return None
-    provider_id, function = wire.get("id"), wire.get("function")
-    if type(provider_id) is not str or not provider_id.isascii() or type(function) is not dict or len(function) != 2:
+    if kind != "function" or type(wire) is not dict or len(wire) != 3 or len(function) != 2:
         return None
-    name, arguments = function.get("name"), function.get("arguments")
-    if type(name) is not str or not name.isascii() or type(arguments) is not str:
+    if not type(provider_id) is type(name) is type(arguments) is str or not (provider_id + name).isascii():
         return None
     if len(arguments) > 2 * _FEW and arguments.count("{") + arguments.count("[") > _FEW:
         return None

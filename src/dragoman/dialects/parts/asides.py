@@ -31,7 +31,7 @@ def asides_of(request: Request, dialect: str) -> dict[str, str]:
     """What was asked for in words of another dialect, by name, and whose words these are; each once."""
     found = dict(_asides(request.provider_raw, dialect))
     for tool in request.tools:
-        if isinstance(tool, ToolDefinition):
+        if isinstance(tool, ToolDefinition) and tool.provider_raw is not None:
             found.update((f"tool.{name}", origin) for name, origin in _asides(tool.provider_raw, dialect))
     return found
 
