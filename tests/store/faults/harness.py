@@ -35,8 +35,16 @@ _GIVE_UP_S = 60.0
 class Harness:
     """Cycles of writing and killing on one store."""
 
-    def __init__(self, url: str, opened: Callable[[str], Store] = open_store, writers: int = WRITERS) -> None:
+    def __init__(
+        self,
+        url: str,
+        opened: Callable[[str], Store] = open_store,
+        writers: int = WRITERS,
+        *,
+        is_careless: bool = False,
+    ) -> None:
         self.url = url
+        self.is_careless = is_careless
         self.opened = opened
         self.writers = writers
         self.log = Log()
@@ -94,9 +102,10 @@ class Harness:
             url=self.url,
             writer=writer,
             first=first,
-            repeated=tuple(name for name in mine if append_named(name).may_be_repeated),
+            repeated=tuple(name for name in mine if self.is_careless or append_named(name).may_be_repeated),
             until=None if new is None else first + new,
             opened=self.opened,
+            is_careless=self.is_careless,
         )
 
     def _start(self, orders: Orders, target: Callable[..., None] = write) -> tuple[BaseProcess, Connection]:

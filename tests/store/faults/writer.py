@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import dataclasses
 import functools
 import itertools
 import json
@@ -47,13 +48,8 @@ class Orders:
     repeated: tuple[str, ...] = ()  # what it asks for again, since nobody knows what came of it
     until: int | None = None  # it ends by itself before this number; or else it is killed
     lanes: int = 3  # how many appends are under way at once
-    opened: UNUSABLE = 3  # how a writer ends that could not open the store
-
-
-_PR_SET_PTRACER = 0x59616D61
-_TRIES = 10  # after a failure of the disk, of something that may be asked for again
-
-Opened = open_store
+    opened: Opened = open_store
+    is_careless: bool = False  # it asks again under no key and with new ids: what should never be done
 
 
 def write(orders: Orders, pipe: Any) -> None:
@@ -84,12 +80,14 @@ async def _written(orders: Orders, pipe: Send) -> None:
         _say(pipe, "opened", "-")
         numbers = itertools.count(orders.first) if orders.until is None else range(orders.first, orders.until)
         names = itertools.chain(orders.repeated, (f"w{orders.writer}-{number}" for number in numbers))
-        await asyncio.gather(*(_lane(store, pipe, names) for _ in range(orders.lanes)))
+        await asyncio.gather(*(_lane(store, pipe, names, orders) for _ in range(orders.lanes)))
 
 
-async def _lane(store: Store, pipe: Send, names: Iterator[str]) -> None:
+async def _lane(store: Store, pipe: Send, names: Iterator[str], orders: Orders) -> None:
     for name in names:
         append = append_named(name)
+        if orders.is_careless:
+            append = dataclasses.replace(append, key=None, ends_as=(), messages=tuple(map(_nobodys, append.messages)))
         for _ in range(_TRIES if append.may_be_repeated else 1):
             try:
                 await _append(store, pipe, append)
@@ -124,6 +122,11 @@ async def _append(store: Store, pipe: Send, append: Append) -> None:
             if error.code != "message_ended":
                 raise
         _say(pipe, "ended", append.name)
+
+
+def _nobodys(plain: Json) -> Json:
+    """A message that the store is to give an id."""
+    return plain | {"session_id": ""}
 
 
 def _message(plain: Json) -> Any:

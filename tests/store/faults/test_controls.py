@@ -1,0 +1,41 @@
+"""What is wrong on purpose is found: the harness that finds nothing in our store finds it in others."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from tests.store.faults import faulty
+from tests.store.faults.checker import folder_blob_of, sqlite_tables
+from tests.store.faults.harness import Harness
+
+CYCLES = 30
+
+
+def _found(word: str, harness: Harness, path: Path, chance: random.Random) -> list[str]:
+    """The first problems of a kind that cycles of killing bring to light."""
+    for _ in range(CYCLES):
+        harness.cycle(chance)
+        found = harness.problems(sqlite_tables(path), folder_blob_of(path.with_name(f"{path.name}-blobs")))
+        if wanted := [problem for problem in found if word in problem]:
+            return wanted
+    return []
+
+
+def test_a_store_that_acknowledges_before_the_commit_is_found_out(chance: random.Random, tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    assert _found("LOST", Harness(f"sqlite:///{path}", faulty.open_eager), path, chance)
+
+
+def test_a_writer_that_asks_again_without_a_key_is_found_out(chance: random.Random, tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    assert _found("DOUBLED", Harness(f"sqlite:///{path}", faulty.open_late, is_careless=True), path, chance)
+
+
+def test_a_writer_that_asks_again_with_keys_is_not(chance: random.Random, tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    harness = Harness(f"sqlite:///{path}", faulty.open_late)
+    for _ in range(5):
+        harness.cycle(chance)
+    harness.finish()
+    assert not harness.problems(sqlite_tables(path), folder_blob_of(path.with_name(f"{path.name}-blobs")))
