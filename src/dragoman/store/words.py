@@ -248,7 +248,7 @@ def excerpt(text: str, terms: list[Term], length: int = 160) -> Excerpt:
     before, behind = "…" if begin > 0 else "", "…" if end < len(text) else ""
     shown = f"{before}{_one_line(text[begin:end])}{behind}"
     moved = len(before) - begin
-    inside = sorted({(place.begin, place.end) for place in places if begin <= place.begin and place.end <= end})
+    inside = sorted({(place.begin, min(place.end, end)) for place in places if begin <= place.begin < end})
     return Excerpt(shown, tuple((first + moved, last + moved) for first, last in _joined(inside)))
 
 
@@ -303,9 +303,10 @@ def _best(places: list[_Place], length: int) -> tuple[int, int]:
     best, most = (0, 0), 0
     for number, first in enumerate(places):
         near = [place for place in places[number : number + 50] if place.end - first.begin <= length]
-        terms = len({place.term for place in near})
+        terms = len({first.term, *(place.term for place in near)})
         if terms > most:
-            best, most = (first.begin, max((place.end for place in near), default=first.end)), terms
+            most = terms
+            best = first.begin, max((place.end for place in near), default=first.begin + length)
     return best
 
 

@@ -1,0 +1,421 @@
+"""Searching a store, on every engine: what is found, what is shown of it, and an index that follows by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dragoman.errors import UnknownSessionError
+from dragoman.message import (
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    InvalidToolUseBlock,
+    Message,
+    MessageStatus,
+    OpaqueBlock,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from dragoman.store import Hit, Session, Store, indexes, open_store
+from dragoman.store.operations import Rows, Statement, operation
+from dragoman.store.words import analysed, terms_from
+from tests.store.conftest import Clock, Place
+from tests.store.talk import answered, message, said
+from tests.store.test_words import FOUND, NOT_FOUND, TEXTS, fits, is_found
+
+
+@operation
+def asked(sql: str, *arguments: Any) -> Generator[Statement, Rows, Rows]:
+    return (yield sql, arguments)
+
+
+async def a_session(store: Store, *texts: str, **about: Any) -> Session:
+    session = await store.create_session(**about)
+    await store.append(session.id, [said(text) for text in texts])
+    return session
+
+
+async def places(store: Store, query: str, **filters: Any) -> list[tuple[str, int]]:
+    return sorted((hit.session_id, hit.seq) for hit in await store.search(query, limit=1000, **filters))
+
+
+async def seqs(store: Store, query: str, **filters: Any) -> list[int]:
+    return [seq for _, seq in await places(store, query, **filters)]
+
+
+def marked(hit: Hit) -> list[str]:
+    return [hit.snippet[begin:end] for begin, end in hit.highlights]
+
+
+async def is_behind(store: Store) -> bool:
+    return bool(await store._read(indexes.behind(None, 1)))
+
+
+# --- what is found ---------------------------------------------------------------------------------------------------
+
+
+async def test_texts_in_every_script_and_code_are_found(store: Store) -> None:
+    for text, query in FOUND:
+        session = await a_session(store, text)
+        (hit,) = await store.search(query, session_id=session.id)
+        assert (hit.session_id, hit.seq, hit.role) == (session.id, 1, "user"), query
+        assert hit.highlights, query
+
+
+async def test_what_does_not_fit_is_not_found(store: Store) -> None:
+    for text, query in NOT_FOUND:
+        session = await a_session(store, text)
+        assert await store.search(query, session_id=session.id) == [], query
+
+
+MANY = [
+    *(text for text, _ in (*FOUND, *NOT_FOUND)),
+    "the " * 400 + "cat sat on the mat",  # more of one word than a tsvector has places for
+    "cat the mat the sat " * 100,
+    " ".join(f"w{number}" for number in range(17_000)) + " behind everything else",  # and more words
+    "everything behind " + " ".join(f"w{number}" for number in range(16_500)),
+    "的" * 300 + "机器学习",
+    "use parseJson, then parse json",
+]
+QUERIES = [
+    *(query for _, query in (*FOUND, *NOT_FOUND)),
+    *("the cat", '"the cat"', '"sat on the"', '"mat the"', '"behind everything"', '"everything behind"', "w16900"),
+    *(
+        "w16",
+        '"w15999 w16000 w16001"',
+        "的机",
+        "机器学习",
+        "的的的",
+        '"use parse"',
+        '"then parse"',
+        "parse_json",
+        "use js",
+    ),
+]
+
+
+async def test_every_engine_finds_exactly_what_the_words_say(store: Store) -> None:
+    session = await a_session(store, *MANY)
+    analyses = [analysed(text) for text in MANY]
+    for query in QUERIES:
+        terms = terms_from(query)
+        expected = [seq for seq, one in enumerate(analyses, 1) if terms and all(fits(term, one) for term in terms)]
+        assert await seqs(store, query) == expected, query
+        assert await seqs(store, query, session_id=session.id) == expected, query
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=TEXTS)
+def test_every_word_of_what_was_appended_finds_it(store: Store, runner: asyncio.Runner, text: str) -> None:
+    async def check() -> None:
+        session = await a_session(store, text)
+        for word in [word for word in text.split() if terms_from(word)][:5]:
+            assert await places(store, word, session_id=session.id) == [(session.id, 1)], word
+
+    runner.run(check())
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(query=st.one_of(TEXTS, st.text("ab \"'*:()-+^&|!<>\\/?%_{}[]~.,;NOTANDOR\0", max_size=30)))
+def test_any_text_is_a_query(store: Store, runner: asyncio.Runner, query: str) -> None:
+    async def check() -> None:
+        session = await a_session(store, query)
+        assert bool(await store.search(query, session_id=session.id)) == is_found(query, query)
+
+    runner.run(check())
+
+
+async def test_everything_that_is_said_in_a_message_is_found_and_nothing_else(store: Store) -> None:
+    session = await store.create_session()
+    picture = ImageSource("base64", "cGljdHVyZQ==")
+    blocks = [
+        TextBlock("alpha"),
+        ThinkingBlock("bravo"),
+        ToolUseBlock("tu_1", "read_file", {"path": "src/charlie.py", "lines": [12, {"delta": True}], "none": None}),
+        InvalidToolUseBlock("tu_2", "broken", '{"echo": ', "cut off"),
+        DocumentBlock(picture, "application/pdf", "foxtrot.pdf"),
+        ImageBlock(picture, "image/png"),
+        OpaqueBlock("anthropic", {"golf": 1}),
+    ]
+    await store.append(session.id, message(Role.ASSISTANT, blocks))
+    inside = ToolResultBlock("tu_1", (TextBlock("hotel"), DocumentBlock(picture, "application/pdf", "india.txt")))
+    await store.append(session.id, message(Role.TOOL, [inside], parent_tool_use_id="tu_1"))
+    for word in ("alpha", "read_file", "charlie.py", "path", "12", "delta", "echo", "foxtrot.pdf"):
+        assert await seqs(store, word) == [1], word
+    for word in ("hotel", "india"):
+        assert await seqs(store, word) == [2], word
+    for word in ("bravo", "tu_1", "golf", "cGljdHVyZQ", "png"):
+        assert await seqs(store, word) == [], word
+
+
+async def test_large_texts_that_are_kept_outside_are_found_and_pictures_are_not_fetched(store: Store) -> None:
+    session = await store.create_session()
+    picture = ImageBlock(ImageSource("base64", "A" * 40_000), "image/png")
+    long = "lorem ipsum " * 3_000 + "needle in the middle " + "dolor sit amet " * 3_000
+    await store.append(session.id, message(Role.USER, [TextBlock(long), picture]))
+    (row,) = await store._read(asked("SELECT blobs_json FROM messages"))
+    assert row[0].count("base64") == 1
+    for blob in [blob async for blob in store.blobs.list()]:
+        if blob.size == 30_000:
+            await store.blobs.delete(blob.sha256)
+    (hit,) = await store.search('"needle in the middle"')
+    assert marked(hit) == ["needle in the middle"]
+    assert len(hit.snippet) <= 162
+
+
+async def test_pages_of_hits_are_a_whole_without_gaps(store: Store) -> None:
+    await a_session(store, *(f"apple number {number}" for number in range(25)))
+    pages = [await store.search("apple", limit=10, offset=offset) for offset in (0, 10, 20, 30)]
+    assert [len(page) for page in pages] == [10, 10, 5, 0]
+    assert sorted(hit.seq for page in pages for hit in page) == list(range(1, 26))
+    assert await store.search("apple", limit=0) == []
+
+
+async def test_the_best_comes_first(store: Store) -> None:
+    filler = "It goes on about quite different things, and at length. " * 20
+    session = await a_session(
+        store,
+        f"{filler} A migration was mentioned once. {filler} So was a database. {filler}",
+        "The database migration failed; run the database migration again.",
+        f"{filler} A database migration was mentioned. {filler}",
+        "Nothing of the kind.",
+        *(f"Small talk, number {number}" for number in range(20)),
+    )
+    hits = await store.search("database migration")
+    assert [hit.seq for hit in hits] == [2, 3, 1]
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert {hit.session_id for hit in hits} == {session.id}
+    assert marked(hits[0]) == ["database", "migration", "database", "migration"]
+
+
+async def test_a_hit_shows_the_words_around_the_match(store: Store) -> None:
+    session = await store.create_session()
+    (row,) = await store.append(session.id, answered(f"{'Before. ' * 50}Here is the Straße.{' After.' * 50}"))
+    (hit,) = await store.search("strasse")
+    assert (hit.message_id, hit.role, hit.created_at) == (row.message.id, "assistant", row.message.created_at)
+    assert marked(hit) == ["Straße"]
+    assert hit.snippet.startswith("…")
+    assert hit.snippet.endswith("…")
+    assert "Here is the Straße." in hit.snippet
+    assert len(hit.snippet) <= 162
+
+
+# --- where to search -------------------------------------------------------------------------------------------------
+
+
+async def test_filters_leave_out_what_is_not_meant(store: Store, clock: Clock) -> None:
+    store.clock = clock
+    mine = await store.create_session(user_id="usr_1", team_id="team_1")
+    theirs = await store.create_session(user_id="usr_2", team_id="team_1")
+    nobodys = await store.create_session()
+    await store.append(mine.id, said("apple"))
+    clock.move(days=1)
+    await store.append(mine.id, answered("apple", model="acme:one"))
+    clock.move(days=1)
+    await store.append(theirs.id, answered("apple", model="acme:two"))
+    await store.append(nobodys.id, said("apple", user_id="usr_1", team_id="team_2"))
+    places_of = {"mine": mine.id, "theirs": theirs.id, "nobodys": nobodys.id}
+    day = timedelta(days=1)
+    cases: list[tuple[dict[str, Any], list[tuple[str, int]]]] = [
+        ({}, [("mine", 1), ("mine", 2), ("theirs", 1), ("nobodys", 1)]),
+        ({"session_id": mine.id}, [("mine", 1), ("mine", 2)]),
+        ({"role": "user"}, [("mine", 1), ("nobodys", 1)]),
+        ({"role": Role.ASSISTANT}, [("mine", 2), ("theirs", 1)]),
+        ({"model": "acme:one"}, [("mine", 2)]),
+        ({"model": "acme"}, []),
+        ({"user_id": "usr_1"}, [("mine", 1), ("mine", 2), ("nobodys", 1)]),
+        ({"team_id": "team_1"}, [("mine", 1), ("mine", 2), ("theirs", 1)]),
+        ({"user_id": "usr_2", "team_id": "team_1"}, [("theirs", 1)]),
+        ({"user_id": "usr_1", "team_id": "team_2"}, [("nobodys", 1)]),
+        ({"since": clock.now - day}, [("mine", 2), ("theirs", 1), ("nobodys", 1)]),
+        ({"until": clock.now - day}, [("mine", 1)]),
+        ({"since": clock.now - day, "until": clock.now, "session_id": mine.id, "role": "assistant"}, [("mine", 2)]),
+    ]
+    for filters, expected in cases:
+        found = await places(store, "apple", **filters)
+        assert found == sorted((places_of[name], seq) for name, seq in expected), filters
+
+
+async def test_a_session_that_is_not_there_is_an_error(store: Store) -> None:
+    with pytest.raises(UnknownSessionError):
+        await store.search("apple", session_id="sess_none")
+
+
+async def test_a_fork_finds_what_it_shares_and_everything_is_found_once(store: Store) -> None:
+    origin = await a_session(store, "apple one", "apple two", "apple three")
+    fork = await store.fork(origin.id, at=2)
+    await store.append(fork.id, said("apple of the fork"))
+    second = await store.fork(fork.id, at=3)
+    await store.append(second.id, said("apple of the second"))
+    empty = await store.fork(origin.id, at=1)
+    assert await places(store, "apple", session_id=fork.id) == [(fork.id, 1), (fork.id, 2), (fork.id, 3)]
+    assert await places(store, "apple", session_id=second.id) == [(second.id, seq) for seq in (1, 2, 3, 4)]
+    assert await places(store, "apple", session_id=empty.id) == [(empty.id, 1)]
+    assert await places(store, "apple", session_id=(await store.fork(origin.id, at=0)).id) == []
+    expected = [*((origin.id, seq) for seq in (1, 2, 3)), (fork.id, 3), (second.id, 4)]
+    assert await places(store, "apple") == sorted(expected)
+
+
+async def test_whoever_forked_anothers_session_finds_what_they_share_in_their_own(store: Store) -> None:
+    origin = await a_session(store, "apple one", "apple two", "apple three", user_id="usr_1", team_id="team")
+    fork = await store.fork(origin.id, at=2, user_id="usr_2")
+    shorter = await store.fork(origin.id, at=1, user_id="usr_2")
+    await store.append(fork.id, said("apple of the fork"))
+    assert await places(store, "apple", user_id="usr_2") == [(fork.id, 1), (fork.id, 2), (fork.id, 3)]
+    assert await places(store, "apple", user_id="usr_2", session_id=shorter.id) == [(shorter.id, 1)]
+    assert await places(store, "apple", user_id="usr_2", team_id="team") == [(fork.id, seq) for seq in (1, 2, 3)]
+    assert await places(store, "apple", user_id="usr_1") == [(origin.id, seq) for seq in (1, 2, 3)]
+
+
+# --- an index that follows -------------------------------------------------------------------------------------------
+
+
+async def test_what_was_stored_before_the_search_is_found_at_once(store: Store) -> None:
+    session = await store.create_session()
+    for number in range(10):
+        await store.append(session.id, said(f"apple{number}"))
+        assert await seqs(store, f"apple{number}") == [number + 1]
+
+
+async def test_the_index_follows_without_a_search(store: Store) -> None:
+    await a_session(store, *(f"apple {number}" for number in range(300)))
+    async with asyncio.timeout(60):
+        while await is_behind(store):
+            await asyncio.sleep(0.05)
+
+
+async def test_a_store_that_is_opened_goes_on_with_what_another_left(shared_place: Place) -> None:
+    async with shared_place.open() as store:
+        await a_session(store, "apple")
+    async with shared_place.open() as store, asyncio.timeout(60):
+        while await is_behind(store):
+            await asyncio.sleep(0.05)
+        assert len(await store.search("apple")) == 1
+
+
+async def test_several_fill_the_index_at_once_and_every_message_is_in_it_once(shared_place: Place) -> None:
+    async with shared_place.open() as one, shared_place.open() as two:
+        sessions = [await a_session(one, *(f"apple {number}" for number in range(40))) for _ in range(10)]
+        found = await asyncio.gather(*(places(store, "apple") for store in (one, two, one, two)))
+        expected = sorted((session.id, seq) for session in sessions for seq in range(1, 41))
+        assert all(one_found == expected for one_found in found)
+
+
+async def test_a_message_that_grew_is_found_by_what_it_says_now(store: Store) -> None:
+    session = await a_session(store, "before")
+    (row,) = await store.append(session.id, answered("apple", status=MessageStatus.PARTIAL))
+    await store.append(session.id, said("behind"))
+    assert await seqs(store, "apple") == [2]
+    grown = row.message.replace(content=(TextBlock("pear"),))
+    await store.update(session.id, grown)
+    assert (await seqs(store, "apple"), await seqs(store, "pear")) == ([], [2])
+    ended = grown.replace(
+        content=(TextBlock("pear and plum"),), metadata=grown.metadata.replace(status=MessageStatus.COMPLETE)
+    )
+    await store.update(session.id, ended)
+    assert (await seqs(store, "plum"), await seqs(store, "behind"), await seqs(store, "before")) == ([2], [3], [1])
+
+
+async def test_what_changes_while_it_is_read_for_the_index_is_not_put_as_it_was(store: Store) -> None:
+    session = await store.create_session()
+    rows = await store.append(session.id, [said("one"), answered("apple", status=MessageStatus.PARTIAL), said("three")])
+    await store.searching.stop()
+    found = await store._read(indexes.pending([(session.id, 3)], 100))
+    pieces = await store.searching._pieces(found)
+    await store.update(session.id, rows[1].message.replace(content=(TextBlock("pear"),)))
+    await store.searching.stop()
+    for piece in pieces:
+        assert await store._write(indexes.put(store.engine, piece))
+    assert await store._read(asked("SELECT indexed_seq FROM sessions")) == [(1,)]
+    assert (await seqs(store, "apple"), await seqs(store, "pear"), await seqs(store, "three")) == ([], [2], [3])
+    for piece in pieces:
+        assert not await store._write(indexes.put(store.engine, piece))  # somebody has done so already
+    assert await seqs(store, "apple") == []
+
+
+async def test_what_is_forgotten_is_not_found(store: Store) -> None:
+    session = await a_session(store, "apple one", "apple two", "apple three")
+    other = await a_session(store, "apple")
+    assert len(await store.search("apple")) == 4
+    await store._write(indexes.forget(store.engine, session.id, 2, 2))
+    assert await seqs(store, "apple", session_id=session.id) == [1, 3]
+    await store._write(indexes.forget(store.engine, session.id))
+    await store._write(indexes.compact(store.engine))
+    assert await places(store, "apple") == [(other.id, 1)]
+
+
+async def test_the_index_can_be_built_anew(store: Store) -> None:
+    session = await a_session(store, "apple one", "apple two")
+    fork = await store.fork(session.id, at=1)
+    await store.append(fork.id, said("apple of the fork"))
+    expected = await places(store, "apple")
+    await store._write(indexes.forget(store.engine, session.id))
+    assert len(await places(store, "apple")) == 1
+    await store.reindex()
+    assert not await is_behind(store)
+    assert await places(store, "apple") == expected
+
+
+async def test_a_damaged_message_is_never_shown_and_does_not_stop_the_index(store: Store) -> None:
+    session = await a_session(store, "apple one", "apple two", "apple three")
+    assert await seqs(store, "apple") == [1, 2, 3]
+    await store._write(asked("UPDATE messages SET content_json = replace(content_json, 'two', 'twx') WHERE seq = 2"))
+    assert await seqs(store, "apple") == [1, 3]
+    await store._write(asked("UPDATE messages SET metadata_json = '{' WHERE seq = 3"))
+    await store.reindex()
+    await store.append(session.id, said("apple four"))
+    assert await seqs(store, "apple") == [1, 4]
+    assert await seqs(store, "apple", model="acme:one", user_id="usr_1") == []
+
+
+async def test_a_message_whose_large_text_is_gone_does_not_stop_the_index(store: Store) -> None:
+    session = await a_session(store, "apple " + "x " * 20_000, "apple behind it")
+    for blob in [blob async for blob in store.blobs.list()]:
+        await store.blobs.delete(blob.sha256)
+    assert await seqs(store, "apple", session_id=session.id) == [2]
+
+
+async def test_the_numbers_by_which_sqlite_knows_messages_survive_vacuum(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        session = await a_session(store, "apple", "pear", "plum")
+        assert await seqs(store, "plum") == [3]
+        await store._write(indexes.forget(store.engine, session.id, 1, 1))
+        await store._write(asked("DELETE FROM messages WHERE seq = 1"))
+        apsw.Connection(str(tmp_path / "store.db")).execute("VACUUM").fetchall()
+        assert await seqs(store, "plum") == [3]
+        await store.append(session.id, said("apple again"))
+        assert await seqs(store, "apple") == [4]
+
+
+# --- many ------------------------------------------------------------------------------------------------------------
+
+
+def tale(number: int) -> Message:
+    """A message of some thirty words, most of which many messages have."""
+    words = [f"common{(number * step) % 97}" for step in range(1, 25)]
+    return said(f"tale{number} {' '.join(words)} 机器{number}学习 read_file_{number % 500} the end")
+
+
+@pytest.mark.slow
+async def test_twenty_thousand_messages_are_indexed_and_searched(store: Store) -> None:
+    sessions = [await store.create_session() for _ in range(20)]
+    for first in range(0, 20_000, 1_000):
+        await store.append(sessions[first // 1_000].id, [tale(number) for number in range(first, first + 1_000)])
+    assert [hit.seq for hit in await store.search("tale12345")] == [346]
+    assert not await is_behind(store)
+    assert len(await store.search("common5", limit=20)) == 20
+    assert len(await places(store, "read_file_77")) == 40
+    assert [hit.session_id for hit in await store.search("机器7777学习")] == [sessions[7].id]
+    assert len(await store.search("the end", session_id=sessions[3].id, limit=2_000)) == 1_000

@@ -1,0 +1,196 @@
+# ruff: noqa: RUF001  letters of other scripts that look like ours are what this is about
+"""Words: what a text is found by, in every script."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.store.words import LONGEST_WORD, MOST_DISTINCT, Analysis, Term, analysed, excerpt, fold, terms_from
+
+# Texts with the letters, marks and signs that are easy to get wrong, beside whatever else there is.
+TEXTS = st.text(
+    st.one_of(
+        st.characters(exclude_categories=("Cs",)),
+        st.sampled_from(
+            "aA1_-./'\"“ \n ßİıŁéÅ\u0301\u0327\u00ad\u0640\u3099ｶﾞ机器学习かガ가\u1100\u1161ที่ไहिन्दी👍🏽🇪🇺①½ﬁ㍿ﷺ𠀀𝒳"
+        ),
+    ),
+    max_size=60,
+)
+
+
+def fits(term: Term, analysis: Analysis) -> bool:
+    """What it means that a text has what a term asks for."""
+    *first, last = term.words
+    words = analysis.words
+
+    def is_last(word: str) -> bool:
+        return word.startswith(last) if term.begins else word == last
+
+    if not first:
+        return any(map(is_last, (*words, *analysis.parts)))
+    places = range(len(words) - len(first))
+    in_a_row = any(words[at : at + len(first)] == first and is_last(words[at + len(first)]) for at in places)
+    return in_a_row and set(term.pairs) <= set(analysis.parts)
+
+
+def is_found(text: str, query: str) -> bool:
+    terms = terms_from(query)
+    return bool(terms) and all(fits(term, analysed(text)) for term in terms)
+
+
+FOUND = [
+    ("call read_file now", "read_file"),
+    ("call read_file now", "file"),
+    ("call read_file now", "READ_FI"),
+    ("let x = parseJson(y)", "parse"),
+    ("let x = parseJson(y)", "parsejson"),
+    ("let x = parsejson(y)", "parseJson"),
+    ("class HTTPServerError", "server"),
+    ("class HTTPServerError", "http"),
+    ("open src/dragoman/store/words.py", "store/words.py"),
+    ("open src/dragoman/store/words.py", "words"),
+    ("np.linalg.norm(a)", "linalg.norm"),
+    ("Python 3.12.4", "3.12"),
+    ("Python 3.12.4", "python"),
+    ("--no-verify", "no-verify"),
+    ("E_ACCESS: sha256 deadbeef", "sha256"),
+    ("naïve café Ångström", "cafe naive angstrom"),
+    ("cafe", "CAFÉ"),
+    ("e\u0301cole", "école"),
+    ("Straße", "STRASSE"),
+    ("İstanbul", "istanbul"),
+    ("Łódź, smørrebrød", "lodz smorrebrod"),
+    ("ΟΔΥΣΣΕΥΣ", "οδυσσεύς"),
+    ("Ёлка", "елка"),
+    ("مُحَمَّد", "محمد"),
+    ("שָׁלוֹם", "שלום"),
+    ("हिन्दी में लिखो", "हिन्दी"),
+    ("சென்னை", "சென்னை"),
+    ("１２３ Ｆｕｌｌｗｉｄｔｈ", "123 fullwidth"),
+    ("١٢٣", "123"),
+    ("机器学习是人工智能的一个分支", "机"),
+    ("机器学习是人工智能的一个分支", "学习"),
+    ("机器学习是人工智能的一个分支", "人工智能"),
+    ("机器学习是人工智能的一个分支", "分支 机器"),
+    ("用Python写代码", "python写"),
+    ("東京タワーへ行く", "タワー"),
+    ("ﾀﾞｲﾔ", "ダイヤ"),
+    ("한국어를 검색합니다", "한국"),
+    ("한국어를 검색합니다", "검색"),
+    (unicodedata.normalize("NFD", "한국어"), "국어"),
+    ("ภาษาไทยไม่มีช่องว่าง", "ไทย"),
+    ("ភាសាខ្មែរ", "ខ្មែរ"),
+    ("𠀀𠀁𠀂", "𠀁"),
+    ("done 🎉!", "🎉"),
+    ("to be or not to be", '"or not to"'),
+    ("to be or not to be", "not be"),
+    ("a " + "x" * 500, "x" * 500),
+]
+NOT_FOUND = [
+    ("read the file", "read_file"),
+    ("files", '"file"'),
+    ("files are here", "file here"),
+    ("to be or not to be", '"not or"'),
+    ("机器学习", "器机"),
+    ("机器学习", "机学"),
+    ("机 器", "机器"),
+    ("Python 3.1", "3.12"),
+    ("anything", "->"),
+    ("anything", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "query"), FOUND)
+def test_a_text_is_found_by(text: str, query: str) -> None:
+    assert is_found(text, query), (analysed(text), terms_from(query))
+
+
+@pytest.mark.parametrize(("text", "query"), NOT_FOUND)
+def test_a_text_is_not_found_by(text: str, query: str) -> None:
+    assert not is_found(text, query), (analysed(text), terms_from(query))
+
+
+@given(TEXTS)
+def test_every_word_of_a_text_finds_it(text: str) -> None:
+    analysis = analysed(text)
+    for chunk in text.split():
+        for term in terms_from(chunk):
+            assert fits(term, analysis), (chunk, term)
+
+
+@given(TEXTS)
+def test_a_text_in_quotes_finds_itself(text: str) -> None:
+    text = text.translate(str.maketrans('"“”„«»', "      "))
+    assert all(fits(term, analysed(text)) for term in terms_from(f'"{text}"'))
+
+
+@given(TEXTS)
+def test_how_a_text_is_composed_makes_no_difference(text: str) -> None:
+    assert analysed(unicodedata.normalize("NFD", text)) == analysed(unicodedata.normalize("NFC", text))
+
+
+@given(TEXTS)
+def test_words_have_nothing_in_them_that_an_engine_would_cut_at(text: str) -> None:
+    analysis = analysed(text)
+    for word in (*analysis.words, *analysis.parts):
+        assert word
+        assert len(word) <= LONGEST_WORD
+        assert all(ord(character) > 127 or character.isalnum() for character in word)
+        assert word.isascii() <= (word == word.lower())
+
+
+@given(TEXTS)
+def test_what_is_folded_stays_as_it_is(text: str) -> None:
+    for word in analysed(text).words:
+        assert fold(fold(word)) == fold(word)
+
+
+def test_of_an_enormous_text_the_beginning_is_looked_at() -> None:
+    analysis = analysed(" ".join(f"word{number}" for number in range(200_000)))
+    assert analysis.words[0] == "word0"
+    distinct = {*analysis.words, *analysis.parts}
+    assert MOST_DISTINCT // 2 < sum(len(word) + 5 for word in distinct) <= MOST_DISTINCT
+
+
+# --- excerpts --------------------------------------------------------------------------------------------------------
+
+
+def shown(text: str, query: str) -> tuple[str, list[str]]:
+    made = excerpt(text, terms_from(query))
+    return made.text, [made.text[begin:end] for begin, end in made.highlights]
+
+
+def test_an_excerpt_says_where_the_words_are() -> None:
+    assert shown("Call read_file, then write_file.", "file") == ("Call read_file, then write_file.", ["file", "file"])
+    assert shown("Call read_file.", "read_file") == ("Call read_file.", ["read_file"])
+    assert shown("Ein Straßenfest", "strasse") == ("Ein Straßenfest", ["Straßenfest"])
+    assert shown("let parseJson = 1", "json") == ("let parseJson = 1", ["Json"])
+    assert shown("机器学习是分支", "学习") == ("机器学习是分支", ["学习"])
+    assert shown("one\ntwo\tthree", "two") == ("one two three", ["two"])
+
+
+def test_an_excerpt_shows_where_the_most_words_are_together() -> None:
+    text = f"apples are red. {'Nothing to see here. ' * 40}Here apples and pears are together. {'More of it. ' * 40}"
+    piece, marked = shown(text, "apples pears")
+    assert "Here apples and pears are together." in piece
+    assert marked == ["apples", "pears"]
+    assert piece.startswith("…")
+    assert piece.endswith("…")
+    assert len(piece) <= 162
+
+
+@given(TEXTS, TEXTS, TEXTS)
+def test_an_excerpt_marks_what_was_asked_for(before: str, asked: str, behind: str) -> None:
+    text = f"{before} {asked} {behind}"
+    terms = [term for chunk in asked.split() for term in terms_from(chunk)]
+    made = excerpt(text, terms)
+    assert bool(made.highlights) == bool(terms)
+    end = 0
+    for begin, until in made.highlights:
+        assert end <= begin < until <= len(made.text)
+        end = until
