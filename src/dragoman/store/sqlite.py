@@ -38,7 +38,7 @@ except ImportError:  # not a POSIX system: SQLite's own waiting has to do
 
 _APPLICATION_ID: Final = 0x44524147  # "DRAG"
 _OLDEST: Final = (3, 51, 3)  # before it, two connections that write and checkpoint at once may corrupt the file
-_PAGE_SIZE: Final = 8192
+_PAGE_SIZE: Final = 2048  # a message seldom fills a whole number of pages: with small ones, little stays empty
 _BUSY_MS: Final = 60_000
 _MOST_AT_ONCE: Final = 512
 _READERS: Final = 2
@@ -222,6 +222,31 @@ class SqliteStore(Store):
 
     def _lock(self) -> _WriterLock:
         return _WriterLock(self.path.with_name(f"{self.path.name}-lock") if self.path is not None else None)
+
+    # --- erasing -----------------------------------------------------------------------------------------------------
+
+    async def _scrub(self) -> None:
+        if self.path is not None:
+            await asyncio.to_thread(self._rewrite)
+
+    def _rewrite(self) -> None:
+        """Write the file anew without what is free in it, and empty the log beside it."""
+        lock, connection = self._lock(), self._connection()
+        try:
+            with lock.held():
+                connection.execute("VACUUM").fetchall()
+                is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
+        except apsw.Error as error:
+            raise _translated(error, connection) from error
+        finally:
+            connection.close()
+            lock.close()
+        if is_busy:
+            raise StorageError(
+                "what was deleted is still in the log beside the database: another program keeps reading",
+                where=self._where,
+                remedy="End it, and do the same again",
+            )
 
     # --- backup ------------------------------------------------------------------------------------------------------
 
