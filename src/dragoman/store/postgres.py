@@ -51,6 +51,7 @@ _UNDONE: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 _LOST: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # what the driver says of a connection that was lost in the middle of something
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
@@ -265,7 +266,12 @@ def _translated(error: BaseException) -> BaseException:
             return DamagedError(f"the database is damaged ({error})")
         case asyncpg.InsufficientResourcesError() | asyncpg.ReadOnlySQLTransactionError():
             return StorageError(f"the server could not do it ({error}); nothing was stored")
-        case asyncpg.PostgresConnectionError() | asyncpg.OperatorInterventionError() | OSError():
+        case (
+            asyncpg.PostgresConnectionError()
+            | asyncpg.OperatorInterventionError()
+            | asyncpg.InternalClientError()
+            | OSError()
+        ):
             return StorageError(f"the connection to the server was lost ({error}); whether it was stored is not known")
         case asyncpg.InterfaceError() if not isinstance(error, ValueError):
             return StorageError(f"the connection to the server was lost ({error}); whether it was stored is not known")

@@ -10,6 +10,7 @@ of the store is used.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import asyncpg  # type: ignore[import-untyped]
 
 from tests.store.faults.traffic import Append, Json, append_named, name_in
 
@@ -93,6 +95,32 @@ def _dictionaries(connection: apsw.Connection, table: str) -> Iterator[Json]:
     for row in cursor:
         names = names or [column[0] for column in cursor.get_description()]
         yield dict(zip(names, row, strict=True))
+
+
+async def postgres_tables(server: str, schema: str) -> tuple[Tables, BlobOf]:
+    """Every table, and large content, which is kept in one."""
+    connection = await _connected(server)
+    try:
+        tables: Tables = {}
+        for name in NAMES:
+            there = await connection.fetchval("SELECT to_regclass($1)", f"{schema}.{name}")
+            tables[name] = (
+                [dict(row) for row in await connection.fetch(f"SELECT * FROM {schema}.{name}")] if there else []
+            )
+        there = await connection.fetchval("SELECT to_regclass($1)", f"{schema}.blobs")
+        rows = await connection.fetch(f"SELECT sha256, data FROM {schema}.blobs") if there else []
+        return tables, {row["sha256"]: bytes(row["data"]) for row in rows}.get
+    finally:
+        await connection.close()
+
+
+async def _connected(server: str) -> Any:
+    for _ in range(1_000):
+        try:
+            return await asyncpg.connect(server)
+        except asyncpg.CannotConnectNowError:  # it recovers from what was done to it
+            await asyncio.sleep(0.05)
+    raise AssertionError("the server does not recover")
 
 
 def folder_blob_of(folder: Path) -> BlobOf:

@@ -24,12 +24,13 @@ import pytest
 from dragoman.store import Store, open_store
 from tests.store.faults.checker import BlobOf, Log, Tables, problems
 from tests.store.faults.traffic import WRITERS, append_named
-from tests.store.faults.writer import Orders, write, write_once_traced
+from tests.store.faults.writer import UNUSABLE, Orders, write, write_once_traced
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload([write.__module__])
 
 _GIVE_UP_S = 60.0
+_ENDS = (0, -9, UNUSABLE)  # by itself, killed, and without having opened a store whose server was killed
 
 
 class Harness:
@@ -115,7 +116,7 @@ class Harness:
         says.close()
         return process, hears
 
-    def _heard(self, process: BaseProcess, pipe: Connection, expected: tuple[int, ...] | None = (0, -9)) -> int:
+    def _heard(self, process: BaseProcess, pipe: Connection, expected: tuple[int, ...] | None = _ENDS) -> int:
         with contextlib.closing(pipe), open(pipe.fileno(), "rb", closefd=False) as stream:
             text = stream.read()  # until every writer of it is gone
         process.join(_GIVE_UP_S)

