@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dragoman.dialects.anthropic.blocks import NAME, block_notes, cannot_say, read_block, written_block
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, body_of, lost_fault
+from dragoman.dialects.parts.body import a_list, an_object, from_body
+from dragoman.dialects.parts.conversation import Conversation, lost_fault
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.residue import fingerprint, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
@@ -30,14 +31,15 @@ _MADE_UP_ID: Final = "msg_dragoman"
 _MADE_UP: Final = fingerprint(_MADE_UP_ID)
 _COUNTS: Final = {"input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"}
 _COUNTS_AND_TIER: Final = {*_COUNTS, "service_tier"}
+_SERVED: Final = ("standard", "priority", "batch")  # the tiers that an answer can name
 _reply: Final = unchecked(Reply)
 _usage: Final = unchecked(TokenUsage)
 _STOP_WORDS: Final = {reason: word for word, reason in STOP_REASONS.items()}
 
 
-def read_reply(wire: Any) -> Reply:
+@from_body
+def read_reply(body: dict[str, Any]) -> Reply:
     """A message as the Messages API answers it."""
-    body = body_of(wire)
     conversation = Conversation()
     items = a_list(body.get("content"), "$.content")
     content = [read_block(an_object(item, "$.content"), conversation) for item in items]
@@ -83,6 +85,8 @@ def _plain_reply(body: dict[str, Any], content: tuple[ContentBlock, ...]) -> Rep
     consumed = _plain_usage(usage)
     if stop_reason is None or consumed is None or body.get("stop_sequence", "") is not None:
         return None
+    if consumed.service_tier is not None and consumed.service_tier not in _SERVED:
+        return None
     if not provider_id.isascii() or not model.isascii() or provider_id == _MADE_UP_ID:
         return None
     return _reply(
@@ -116,6 +120,7 @@ def _plain_usage(wire: dict[str, Any]) -> TokenUsage | None:
 _SAID: Final = Said(
     ends=("end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "paused"),
     counts=("cached_input_tokens", "cache_creation_input_tokens", "service_tier"),
+    tiers=_SERVED,
     word=True,
 )
 
@@ -138,8 +143,7 @@ def write_reply(reply: Reply) -> Written:
 
 def natural_reply(reply: Reply) -> dict[str, Any]:
     wire: dict[str, Any] = {"id": _MADE_UP_ID, "type": "message", "role": "assistant"}
-    if reply.model is not None:
-        wire["model"] = reply.model
+    wire["model"] = reply.model or ""  # the wire demands one; not every provider says it
     failed = reply.fault is not None and reply.fault.code != "empty_response"  # which ends like any other
     wire["stop_reason"] = None if failed else _STOP_WORDS.get(reply.stop_reason, "end_turn")
     wire["stop_sequence"] = reply.stop_sequence
@@ -183,6 +187,6 @@ def _written_usage(usage: TokenUsage) -> dict[str, Any]:
         "cache_read_input_tokens": usage.cached_input_tokens,
         "output_tokens": usage.output_tokens,
     }
-    if usage.service_tier is not None:
+    if usage.service_tier in _SERVED:
         wire["service_tier"] = usage.service_tier
     return wire
