@@ -1,17 +1,20 @@
-"""The command line: one file per command, each imported only when it is called.
+"""The command line: one file per command or family of commands, each imported only when it is called.
 
 A command reads what the user names, calls the rooms below, and prints. The one rule: what goes wrong on purpose ends
-in one line that says where, what and what to do, and in exit code 2; a traceback is a defect.
+in one line that says where, what and what to do, with its code, and in exit code 2; a traceback is a defect.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
-from cyclopts import App
+from cyclopts import App, Group
 
 import dragoman
 from dragoman.errors import DragomanError
+
+FORMAT, STORE = Group("The format", sort_key=1), Group("The store", sort_key=2)
 
 app = App(
     name="dragoman",
@@ -19,11 +22,113 @@ app = App(
     version=dragoman.__version__,
     version_flags=["--version", "-V"],
     help_format="plaintext",
+    help_epilogue="dragoman COMMAND --help explains a command, with examples.",
 )
-app.command("dragoman.cli.tour:tour", name="tour", help="Show the format at work on an example conversation.")
-app.command("dragoman.cli.check:check_file", name="check", help="Check a file of messages, and repair it if asked.")
-app.command("dragoman.cli.prove:prove", name="prove", help="Show whether recorded traffic comes back as it was.")
-app.command("dragoman.cli.price:price", name="price", help="Print the receipt for a call of a model.")
+app["--help"].group = app["--version"].group = Group("Options", sort_key=3)
+
+
+def _command(name: str, where: str, help_text: str, *, group: Group, examples: str, codes: str = "") -> None:
+    """Make a command known without importing it."""
+    lines = [f"  {line.strip()}" for line in examples.strip().splitlines()]
+    codes = codes or "0: it worked. 2: it could not be done."
+    epilogue = "\n".join(["Examples:", *lines, "", f"Exit code {codes}"])
+    app.command(f"dragoman.cli.{where}", name=name, help=help_text, group=group, help_epilogue=epilogue)
+
+
+# --- the format ------------------------------------------------------------------------------------------------------
+
+_command(
+    "tour",
+    "tour:tour",
+    "Show the format at work on an example conversation.",
+    group=FORMAT,
+    examples="dragoman tour",
+)
+_command(
+    "check",
+    "check:check_file",
+    "Check a file of messages, and repair it if asked.",
+    group=FORMAT,
+    examples="""
+        dragoman check history.jsonl
+        dragoman check history.jsonl --repair-to repaired.jsonl
+    """,
+    codes="0: nothing is wrong. 1: something is. 2: the file cannot be read.",
+)
+_command(
+    "prove",
+    "prove:prove",
+    "Show whether recorded traffic comes back as it was.",
+    group=FORMAT,
+    examples="""
+        dragoman prove traffic.jsonl
+        dragoman prove recordings/ --dialect anthropic --table-to fidelity/
+    """,
+    codes="0: everything came back. 1: something did not. 2: the records cannot be read.",
+)
+_command(
+    "price",
+    "price:price",
+    "Print the receipt for a call of a model.",
+    group=FORMAT,
+    examples="""
+        dragoman price sonnet --input-tokens 800 --output-tokens 420
+        dragoman price openai:gpt-5 --input-tokens 1000 --at 2026-05-08
+    """,
+    codes="0: the receipt was printed. 2: the model or its price is not to be had.",
+)
+
+# --- the store -------------------------------------------------------------------------------------------------------
+
+_command(
+    "sessions",
+    "sessions:sessions",
+    "List the sessions of a store, the one that changed last first.\n\n"
+    "The end of an id that stands out is enough to name a session in other commands; last names the newest.",
+    group=STORE,
+    examples="""
+        dragoman sessions
+        dragoman sessions --user ada --since 2026-11-01 --limit 100
+        dragoman sessions --store postgresql://localhost/chats --json
+    """,
+)
+_command(
+    "show",
+    "show:show",
+    "Print a conversation for reading.\n\n"
+    "Long results, inputs and thoughts are folded; --full unfolds them. Control characters are shown, not obeyed.",
+    group=STORE,
+    examples="""
+        dragoman show last
+        dragoman show 9HJ4KQ --tail 10
+        dragoman show 9HJ4KQ --after 40 --limit 20 --full
+    """,
+    codes="0: it was printed. 2: there is no such session, or a message is damaged.",
+)
+_command(
+    "search",
+    "search:search",
+    "Find messages in which all these words are, the best first.\n\n"
+    "Any language. The last word may be the beginning of one; words in double quotes stand in a row.",
+    group=STORE,
+    examples="""
+        dragoman search token bucket
+        dragoman search '"rate limit" redis' --role assistant --since 2026-11-01
+        dragoman search read_file --session last
+    """,
+    codes="0: something was found. 1: nothing was. 2: it could not be searched.",
+)
+_command(
+    "fork",
+    "sessions:fork",
+    "Begin another session that shares the history of one up to a message.\n\n"
+    "Nothing is copied, and the session that it comes from stays as it is.",
+    group=STORE,
+    examples="""
+        dragoman fork last
+        dragoman fork 9HJ4KQ --at 12 --title 'Another try'
+    """,
+)
 
 
 def main() -> None:
@@ -31,5 +136,17 @@ def main() -> None:
     try:
         sys.exit(app())
     except DragomanError as error:
-        sys.stderr.write(f"dragoman: {error}\n")
-        sys.exit(2)
+        _fail(f"{error} [{error.code}]")
+    except BrokenPipeError:  # who read what we print has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(0)
+    except OSError as error:
+        _fail(f"{error.filename or 'the system'}: {error.strerror or error} [{type(error).__name__}]")
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")
+        sys.exit(130)
+
+
+def _fail(what: str) -> None:
+    sys.stderr.write(f"dragoman: {' '.join(what.split())}\n")
+    sys.exit(2)

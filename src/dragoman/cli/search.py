@@ -1,0 +1,88 @@
+"""``dragoman search``: messages found by their words."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from rich.text import Text
+
+from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
+from dragoman.cli.terminal import console, counted, in_utc, moment, print_json, print_line, safe_line, same_length
+from dragoman.store import Hit
+
+
+async def search(
+    word: str,
+    *words: str,
+    session: str | None = None,
+    role: str | None = None,
+    model: str | None = None,
+    user: str | None = None,
+    team: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int = 20,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Find messages in which all these words are, the best first.
+
+    Parameters
+    ----------
+    word
+        A word. The last one may be the beginning of one; words in double quotes stand in a row.
+    words
+        More words.
+    session
+        Only in this session.
+    role
+        Only what this role said: user, assistant, system or tool.
+    model
+        Only what this model said.
+    user
+        Only in this user's sessions.
+    team
+        Only in this team's sessions.
+    since
+        Only from this moment on; in UTC unless it names a zone.
+    until
+        Only before this moment.
+    limit
+        At most so many.
+    """
+    query = " ".join((word, *words))
+    async with opened(store) as kept:
+        hits = await kept.search(
+            query,
+            session_id=(await session_named(kept, session)).id if session is not None else None,
+            role=role,
+            model=model,
+            user_id=user,
+            team_id=team,
+            since=in_utc(since),
+            until=in_utc(until),
+            limit=limit,
+        )
+        ids = dict.fromkeys(hit.session_id for hit in hits)
+        titles = {session_id: (await kept.get_session(session_id)).title for session_id in ids}
+    if json:
+        print_json({"hits": hits})
+    elif not hits:
+        console().print(f"nothing found for {safe_line(query)!r}", markup=False)
+    else:
+        _print(hits, titles, limit)
+    return 0 if hits else 1
+
+
+def _print(hits: list[Hit], titles: dict[str, str | None], limit: int) -> None:
+    out = console()
+    for hit in hits:
+        title = titles[hit.session_id]
+        heading = Text(hit.session_id, "cyan").append(f" · {hit.seq} · {hit.role} · {moment(hit.created_at)}", "dim")
+        print_line(out, heading.append(f" · {safe_line(title)}" if title else "", "dim"))
+        snippet = Text(same_length(hit.snippet))
+        for begin, end in hit.highlights:
+            snippet.stylize("bold yellow", begin, end)
+        out.print(Text("  ").append_text(snippet), soft_wrap=not out.is_terminal)
+    more = ", or more: --limit" if len(hits) == limit else ""
+    out.print(f"{counted(len(hits), 'message')}{more}", style="dim")

@@ -1,0 +1,129 @@
+"""``dragoman sessions`` and ``dragoman fork``: which conversations there are, and one that begins as another did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.text import Text
+
+from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
+from dragoman.cli.terminal import age, console, counted, in_utc, print_json, print_line, safe_line
+from dragoman.store import Session, Store
+
+_PAGE = 200
+
+
+async def sessions(
+    *,
+    user: str | None = None,
+    team: str | None = None,
+    since: datetime | None = None,
+    before: str | None = None,
+    limit: int = 20,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the sessions of a store, the one that changed last first.
+
+    Parameters
+    ----------
+    user
+        Only this user's.
+    team
+        Only this team's.
+    since
+        Only those that have changed since then; in UTC unless it names a zone.
+    before
+        Go on behind this session, the last one of the list before.
+    limit
+        At most so many.
+    """
+    async with opened(store) as kept:
+        place = await session_named(kept, before) if before is not None else None
+        whose = {"user_id": user, "team_id": team}
+        found = await _listed(kept, whose, place, in_utc(since), limit + 1)
+    shown, is_more = found[:limit], len(found) > limit
+    if json:
+        print_json({"sessions": shown, "is_more": is_more})
+        return
+    if not shown:
+        console().print("no sessions")
+        return
+    out = console()
+    for line in session_lines(shown, datetime.now(UTC)):
+        print_line(out, line)
+    if is_more:
+        out.print(f"… more: --limit {limit * 5}, or --before {shown[-1].id[-6:]}", style="dim")
+
+
+async def _listed(
+    store: Store, whose: dict[str, str | None], place: Session | None, since: datetime | None, limit: int
+) -> list[Session]:
+    found: list[Session] = []
+    while len(found) < limit:
+        wanted = min(_PAGE, limit - len(found))
+        page = await store.list_sessions(**whose, before=place, limit=wanted)
+        found.extend(session for session in page if since is None or session.updated_at >= since)
+        if len(page) < wanted or (since is not None and page[-1].updated_at < since):
+            break
+        place = page[-1]
+    return found
+
+
+def session_lines(sessions: list[Session], now: datetime) -> Iterator[Text]:
+    """Sessions for people. The end of an id that is enough to name it stands out."""
+    widest = max(len(session.id) for session in sessions)
+    yield Text(f"{'session':{widest}}  {'changed':>10}  {'messages':>8}  title", "dim")
+    enough = _enough([session.id for session in sessions])
+    for session in sessions:
+        line = Text(session.id[:-enough], "dim").append(session.id[-enough:], "not dim bold")
+        line.append(" " * (widest - len(session.id)))
+        line.append(f"  {age(session.updated_at, now):>10}  {session.last_seq:>8,}  ", "not dim")
+        yield line.append_text(_title(session))
+
+
+def _enough(ids: list[str]) -> int:
+    """How many characters at the end tell these ids apart."""
+    length = 6
+    while length < max(map(len, ids)) and len({one[-length:] for one in ids}) < len(set(ids)):
+        length += 1
+    return length
+
+
+def _title(session: Session) -> Text:
+    title = Text()
+    if session.parent_session_id is not None:
+        title.append(f"⑂ {session.parent_session_id[-6:]} at {session.parent_seq}  ", "cyan")
+    return title.append(safe_line(session.title or ""))
+
+
+async def fork(
+    session: str,
+    *,
+    at: str | None = None,
+    title: Annotated[str | None, Parameter(name="--title")] = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Begin another session that shares the history of one up to a message.
+
+    Parameters
+    ----------
+    session
+        The session: its id, an unambiguous beginning or end of it, or last.
+    at
+        The last message that is shared: its number or its id. Without it, the newest one.
+    title
+        What to call the new session. Without it, what that one is called.
+    """
+    async with opened(store) as kept:
+        origin = await session_named(kept, session)
+        made = await kept.fork(origin.id, int(at) if at is not None and at.isdecimal() else at, title=title)
+    if json:
+        print_json(made)
+        return
+    console().print(made.id, soft_wrap=True)
+    console().print(f"shares {counted(made.parent_seq, 'message')} of {origin.id}", style="dim", soft_wrap=True)
