@@ -1,26 +1,37 @@
 """Large content, kept once under its SHA-256, outside the rows that name it.
 
     FolderBlobs(folder)      in a folder, which is the default beside a store
+    S3Blobs(url)             in a bucket of anything that speaks S3, by the extra "s3"
     MemoryBlobs()            in memory, for a store in memory
+    blobs_from_url(url)      file:///folder, s3://bucket/prefix?endpoint=…&region=…, or memory:
 
-What is put is safe when ``put`` returns; what is got has been checked against its hash. The one rule: nothing is
-deleted that somebody may be about to name, which is why ``put`` touches what is there already.
+What is put is safe when ``put`` returns; what is got has been checked against its hash. A place belongs to one store:
+what no row of that store names is collected. The one rule: a name is a SHA-256 and nothing else, so that no name leads
+out of its place.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from dragoman.errors import DamagedError
+from dragoman.errors import DamagedError, StorageError, StoreUnusableError
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+_is_name: Final = re.compile("[0-9a-f]{64}").fullmatch
 
 
 class Blob(msgspec.Struct, frozen=True):
@@ -47,6 +58,28 @@ class Blobs(Protocol):
         """Everything that is kept."""
 
 
+def blobs_from_url(url: str) -> Blobs:
+    """The place that a URL names."""
+    if url == "memory:":
+        return MemoryBlobs()
+    if url.startswith("s3://"):
+        return S3Blobs(url)
+    if url.startswith("file:///"):
+        return FolderBlobs(Path(unquote(urlsplit(url).path)))
+    raise StoreUnusableError(
+        f"no large content can be kept at {url!r}",
+        remedy="Use file:///folder or s3://bucket/prefix",
+        code="not_a_store",
+    )
+
+
+def checked_name(sha256: str) -> str:
+    """The name, if it is one."""
+    if not _is_name(sha256):
+        raise DamagedError("it is not a SHA-256", where=repr(sha256[:80]))
+    return sha256
+
+
 def checked(sha256: str, data: bytes | None, where: str) -> bytes:
     """The content, if it is what its name says."""
     if data is None:
@@ -63,10 +96,10 @@ class MemoryBlobs:
         self._kept: dict[str, tuple[bytes, float]] = {}
 
     async def put(self, sha256: str, data: bytes) -> None:
-        self._kept[sha256] = data, time.time()
+        self._kept[checked_name(sha256)] = data, time.time()
 
     async def get(self, sha256: str) -> bytes:
-        data, _ = self._kept.get(sha256, (None, 0.0))
+        data, _ = self._kept.get(checked_name(sha256), (None, 0.0))
         return checked(sha256, data, "memory")
 
     async def delete(self, sha256: str) -> None:
@@ -75,6 +108,9 @@ class MemoryBlobs:
     async def list(self) -> AsyncIterator[Blob]:
         for sha256, (data, touched) in tuple(self._kept.items()):
             yield Blob(sha256, len(data), touched)
+
+
+# --- a folder --------------------------------------------------------------------------------------------------------
 
 
 class FolderBlobs:
@@ -94,25 +130,49 @@ class FolderBlobs:
 
     async def list(self) -> AsyncIterator[Blob]:
         for path in await asyncio.to_thread(lambda: sorted(self.folder.glob("??/" + "?" * 64))):
-            status = path.stat()
-            yield Blob(path.name, status.st_size, status.st_mtime)
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue  # somebody else let it go
+            if _is_name(path.name):
+                yield Blob(path.name, status.st_size, status.st_mtime)
+
+    async def tidy(self, before: float) -> None:
+        """Let go of what interrupted writes have left."""
+        for path in await asyncio.to_thread(lambda: list(self.folder.glob("??/.*"))):
+            if path.stat().st_mtime < before:
+                path.unlink(missing_ok=True)
 
     def _path(self, sha256: str) -> Path:
-        return self.folder / sha256[:2] / sha256
+        return self.folder / checked_name(sha256)[:2] / sha256
 
     def _get(self, sha256: str) -> bytes | None:
         try:
             return self._path(sha256).read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise _failed(error) from error
 
     def _put(self, sha256: str, data: bytes) -> None:
         path = self._path(sha256)
         try:
+            if not self._touched(path, len(data)):
+                self._write(path, data)
+            for folder in (path.parent, self.folder):  # also if somebody else has just written it, and not got here
+                _sync(folder)
+        except OSError as error:
+            raise _failed(error) from error
+
+    def _touched(self, path: Path, size: int) -> bool:
+        try:
             os.utime(path)
-            return
+            return path.stat().st_size == size
         except FileNotFoundError:
-            pass
+            return False
+
+    def _write(self, path: Path, data: bytes) -> None:
+        is_new = not self.folder.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
         made = path.with_name(f".{secrets.token_hex(8)}")
         try:
@@ -123,8 +183,8 @@ class FolderBlobs:
             made.replace(path)
         finally:
             made.unlink(missing_ok=True)
-        for folder in (path.parent, self.folder):
-            _sync(folder)
+        if is_new:
+            _sync(self.folder.parent)
 
 
 def _sync(folder: Path) -> None:
@@ -133,3 +193,96 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _failed(error: OSError) -> StorageError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError("the disk is full; nothing was stored", remedy="Make room, and try again", code="disk_full")
+    return StorageError(f"large content could not be read or written ({error})")
+
+
+# --- S3 --------------------------------------------------------------------------------------------------------------
+
+_OPTIONS: Final = ("endpoint", "region", "path_style")
+
+
+class S3Blobs:
+    """In a bucket: ``s3://bucket/prefix?endpoint=https://…&region=…``.
+
+    Keys come from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, a role), never from the URL, which
+    is shown and logged. To touch an object is to put it again: S3 has no other way.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            import obstore  # noqa: PLC0415  only who uses a bucket needs the extra
+            from obstore.exceptions import BaseError, NotFoundError  # noqa: PLC0415
+            from obstore.store import S3Store  # noqa: PLC0415
+        except ImportError:
+            raise StoreUnusableError(
+                "S3 needs a package that is not installed", remedy="Install dragoman[s3]", code="missing_extra"
+            ) from None
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        if not parts.hostname or parts.username or set(options) - set(_OPTIONS):
+            raise StoreUnusableError(
+                "it is not the URL of a bucket",
+                remedy="Write s3://bucket/prefix?endpoint=https://…&region=…; keys come from the environment",
+                code="not_a_store",
+            )
+        self._obstore, self._faults = obstore, BaseError
+        self._missing = (FileNotFoundError, NotFoundError)
+        self._where = f"s3://{parts.netloc}{parts.path}"
+        self._prefix = parts.path.strip("/")
+        self._bucket = self._opened(S3Store, parts.netloc, options)
+
+    def _opened(self, kind: type[S3Store], bucket: str, options: dict[str, str]) -> S3Store:
+        endpoint = options.get("endpoint")
+        config: dict[str, Any] = {"virtual_hosted_style_request": options.get("path_style", "true") == "false"}
+        if endpoint is not None:
+            config["endpoint"] = endpoint
+        config["region"] = options.get("region", "us-east-1")
+        return kind(bucket, **config, client_options={"allow_http": (endpoint or "").startswith("http://")})
+
+    def _key(self, sha256: str) -> str:
+        name = f"{checked_name(sha256)[:2]}/{sha256}"
+        return f"{self._prefix}/{name}" if self._prefix else name
+
+    async def put(self, sha256: str, data: bytes) -> None:
+        try:
+            await self._obstore.put_async(self._bucket, self._key(sha256), data)
+        except self._faults as error:
+            raise self._failed(error) from error
+
+    async def get(self, sha256: str) -> bytes:
+        data = None
+        try:
+            answer = await self._obstore.get_async(self._bucket, self._key(sha256))
+            data = bytes(await answer.bytes_async())
+        except self._missing:
+            pass
+        except self._faults as error:
+            raise self._failed(error) from error
+        return checked(sha256, data, self._where)
+
+    async def delete(self, sha256: str) -> None:
+        try:
+            await self._obstore.delete_async(self._bucket, self._key(sha256))
+        except self._missing:
+            pass
+        except self._faults as error:
+            raise self._failed(error) from error
+
+    async def list(self) -> AsyncIterator[Blob]:
+        try:
+            async for page in self._obstore.list(self._bucket, self._prefix or None):
+                for found in page:
+                    name = found["path"].rpartition("/")[2]
+                    if _is_name(name):
+                        yield Blob(name, found["size"], found["last_modified"].timestamp())
+        except self._faults as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> StorageError:
+        first = str(error).partition("\n")[0]
+        return StorageError(f"the bucket could not be reached ({type(error).__name__}: {first})", where=self._where)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote
 
-from dragoman.blobs import FolderBlobs, MemoryBlobs
+from dragoman.blobs import FolderBlobs, MemoryBlobs, blobs_from_url
 from dragoman.errors import StoreUnusableError
 from dragoman.store.store import Store
 from dragoman.store.values import (
@@ -31,20 +31,25 @@ from dragoman.store.values import (
 )
 
 
-def open_store(url: str) -> Store:
-    """The store at that URL, to be used with ``async with``."""
+def open_store(url: str, *, blobs: str | None = None) -> Store:
+    """The store at that URL, to be used with ``async with``.
+
+    ``blobs`` names another place for large content than the engine's own, for this store alone: ``file:///folder`` or
+    ``s3://bucket/prefix?endpoint=…&region=…``.
+    """
     from dragoman.store.sqlite import SqliteStore  # noqa: PLC0415  only who opens a store pays for SQLite
 
+    outside = blobs_from_url(blobs) if blobs is not None else None
     kind, _, rest = url.partition(":")
     if url == "memory:":
-        return SqliteStore(None, MemoryBlobs())
+        return SqliteStore(None, outside or MemoryBlobs())
     if kind == "sqlite" and rest.startswith("///") and len(rest) > 3:
         path = Path(unquote(rest[3:]))
-        return SqliteStore(path, FolderBlobs(path.with_name(f"{path.name}-blobs")))
+        return SqliteStore(path, outside or FolderBlobs(path.with_name(f"{path.name}-blobs")))
     if kind in ("postgresql", "postgres") and rest.startswith("//"):
         from dragoman.store.postgres import PostgresStore  # noqa: PLC0415  only who opens one needs the extra
 
-        return PostgresStore(url)
+        return PostgresStore(url, outside)
     raise StoreUnusableError(
         f"no store can be opened at {url!r}",
         remedy="Use sqlite:///path/to/file.db, postgresql://user@host/database, or memory:",

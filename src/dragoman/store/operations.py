@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import msgspec
 
-from dragoman.errors import ConflictError, FormatError, UnknownMessageError, UnknownSessionError
+from dragoman.errors import ConflictError, FormatError, StoreError, UnknownMessageError, UnknownSessionError
 from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, Role, ToolResultBlock, ToolUseBlock
 from dragoman.store.rows import Columns, columns_from, hash_of, micros, time_from
 from dragoman.store.values import Lease, Session, ToolCall, Totals
@@ -204,8 +204,11 @@ def fork_session(session_id: str, at_seq: int, made: Session) -> Generator[State
         raise UnknownMessageError(f"no message {at_seq} in session {session_id!r}; it has {origin.last_seq}")
     while at_seq <= origin.parent_seq and origin.parent_session_id is not None:  # it lies in what that one shares
         origin = yield from get_session(origin.parent_session_id)
+    _, newest = yield from _alone_in(origin.id)  # so that it is not deleted meanwhile
     forked = msgspec.structs.replace(made, parent_session_id=origin.id, parent_seq=at_seq, last_seq=at_seq)
-    return (yield from create_session(forked))
+    yield from create_session(forked)
+    yield "UPDATE sessions SET last_message_id = ? WHERE id = ?", (newest, forked.id)
+    return forked
 
 
 # --- lineage ---------------------------------------------------------------------------------------------------------
@@ -255,6 +258,7 @@ class Draft(msgspec.Struct, frozen=True):
 
     message: Message
     columns: Columns
+    renewed: dict[str, int] = {}  # large content that was let go, and put again since: its hash, and when it went
 
 
 def drafts_from(messages: Sequence[Message]) -> list[Draft]:
@@ -375,13 +379,15 @@ def _known_by_id(session_id: str, drafts: Sequence[Draft], newest: str) -> Gener
         if columns.id > newest:
             newest = columns.id
             continue
-        rows = yield (
-            "SELECT seq, content_json, role FROM messages WHERE session_id = ? AND id = ?",
-            (session_id, columns.id),
-        )
+        rows: Rows = []
+        for stretch in (yield from lineage(session_id)):
+            rows += yield (
+                "SELECT seq, content_json, role FROM messages WHERE session_id = ? AND id = ? AND seq <= ?",
+                (stretch.session_id, columns.id, stretch.last),
+            )
         if not rows:
             continue
-        seq, content_json, role = rows[0]
+        seq, content_json, role = rows[-1]
         if (content_json, role) != (columns.content_json, columns.role):
             what = "another message has this id"
             raise ConflictError(what, where=f"session {session_id}, message {columns.id}", code="id_conflict")
@@ -450,7 +456,32 @@ def _beside(session_id: str, seq: int, draft: Draft) -> Generator[Statement, Row
             if isinstance(block, ToolResultBlock):
                 yield from _answered(session_id, seq, message, block)
     for sha256 in draft.columns.blobs:
-        yield "INSERT INTO blob_refs (session_id, seq, sha256) VALUES (?, ?, ?)", (session_id, seq, sha256)
+        yield from _named(session_id, seq, sha256, draft.renewed.get(sha256))
+
+
+class LetGoError(StoreError):
+    """Large content that is about to be named is being let go, or was: it has to be put again. No caller sees it."""
+
+    def __init__(self, sha256: str, state: str, changed_at: int) -> None:
+        super().__init__(f"it is {state}", where=f"large content {sha256}")
+        self.sha256 = sha256
+        self.state = state
+        self.changed_at = changed_at
+
+
+def _named(session_id: str, seq: int, sha256: str, renewed: int | None) -> Generator[Statement, Rows, None]:
+    """Name large content. Who lets it go writes the same row of ``blob_states`` first, so that one of both waits."""
+    rows = yield (
+        "INSERT INTO blob_states (sha256, state, changed_at) VALUES (?, 'kept', 0)"
+        " ON CONFLICT (sha256) DO UPDATE SET sha256 = excluded.sha256 RETURNING state, changed_at",
+        (sha256,),
+    )
+    state, changed_at = rows[0]
+    if state == "going" or (state == "gone" and changed_at != renewed):
+        raise LetGoError(sha256, state, changed_at)
+    if state == "gone":
+        yield "UPDATE blob_states SET state = 'kept', changed_at = 0 WHERE sha256 = ?", (sha256,)
+    yield "INSERT INTO blob_refs (session_id, seq, sha256) VALUES (?, ?, ?)", (session_id, seq, sha256)
 
 
 def _called(
@@ -610,10 +641,12 @@ def read_back(session_id: str, before_seq: int | None, limit: int) -> Generator[
 
 @operation
 def at(session_id: str, seqs: Sequence[int]) -> Generator[Statement, Rows, list[Found]]:
-    """A session's own messages at these places."""
+    """The messages of a history at these places."""
     found: list[Found] = []
+    stretches = yield from lineage(session_id)
     for seq in seqs:
-        rows = yield f"SELECT {_COLUMNS} FROM messages WHERE session_id = ? AND seq = ?", (session_id, seq)
+        owner = next((one.session_id for one in stretches if one.first <= seq <= one.last), session_id)
+        rows = yield f"SELECT {_COLUMNS} FROM messages WHERE session_id = ? AND seq = ?", (owner, seq)
         found.extend(map(_found, rows))
     return found
 
@@ -753,6 +786,14 @@ _GROUPS: Final = {
     "provider": "provider",
     "day": "day",
 }
+_COUNTED: Final = (
+    "day, model, provider, user_id, team_id, input_tokens, output_tokens, cached_input_tokens,"
+    " cache_creation_input_tokens, reasoning_tokens, cost_usd"
+)
+_EVER_USED: Final = (  # what sessions that were deleted have cost was paid as well
+    f"SELECT session_id, 1 AS messages, {_COUNTED} FROM usage"
+    f" UNION ALL SELECT NULL, messages, {_COUNTED} FROM past_usage"
+)
 
 
 @operation
@@ -770,15 +811,15 @@ def totals(
             conditions.append(f"day {sign} ?")
             arguments.append(day)
     rows = yield (
-        f"SELECT {group}, count(*), sum(input_tokens), sum(output_tokens), sum(cached_input_tokens),"
-        " sum(cache_creation_input_tokens), sum(reasoning_tokens), decimal_sum(cost_usd) FROM usage"
-        f" WHERE {' AND '.join(conditions)} GROUP BY {group}",
+        f"SELECT {group}, sum(messages), sum(input_tokens), sum(output_tokens), sum(cached_input_tokens),"
+        f" sum(cache_creation_input_tokens), sum(reasoning_tokens), decimal_sum(cost_usd) FROM ({_EVER_USED})"
+        f" AS ever WHERE {' AND '.join(conditions)} GROUP BY {group}",
         arguments,
     )
     found = [
         Totals(
             group=row[0],
-            messages=row[1],
+            messages=int(row[1]),
             input_tokens=int(row[2]),
             output_tokens=int(row[3]),
             cached_input_tokens=int(row[4]),

@@ -22,12 +22,23 @@ from dragoman.blobs import Blobs
 from dragoman.errors import FormatError
 from dragoman.ids import UlidSource
 from dragoman.message import Message
-from dragoman.store import operations
+from dragoman.store import care, collecting, operations
 from dragoman.store.indexes import Filters
 from dragoman.store.operations import Draft, Found, Rows, Statement
 from dragoman.store.rows import message_from
 from dragoman.store.searching import Searching
-from dragoman.store.values import Hit, Lease, Row, Session, ToolCall, ToolCallStatus, Totals, TotalsBy
+from dragoman.store.values import (
+    ErasureReceipt,
+    Hit,
+    Lease,
+    Row,
+    Session,
+    SizeReport,
+    ToolCall,
+    ToolCallStatus,
+    Totals,
+    TotalsBy,
+)
 
 Result = TypeVar("Result")
 Operation = operations.Operation[Result] | Generator[Statement, Rows, Result]  # the latter can be run once only
@@ -69,6 +80,9 @@ class Store:
     async def close(self) -> None:
         """Finish what was begun, and let go of everything."""
         raise NotImplementedError
+
+    async def _scrub(self) -> None:
+        """Leave nothing of what was deleted in the engine's own files, as far as it is in our hands."""
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -202,15 +216,15 @@ class Store:
             return []
         owned = [self._owned(session_id, message) for message in given]
         drafts = operations.drafts_from(owned)
-        await self._keep_large(drafts)
-        places = await self._write(
-            operations.append(
+        places = await self._stored(
+            drafts,
+            lambda drafts: operations.append(
                 session_id,
                 drafts,
                 now=self.clock(),
                 expected_seq=expected_seq,
                 idempotency_key=idempotency_key,
-            )
+            ),
         )
         if places.are_new:
             self.searching.soon()
@@ -230,8 +244,8 @@ class Store:
         """Put more into a message that is still arriving, or end it; ``ConflictError`` once it has ended."""
         owned = self._owned(session_id, message)
         (draft,) = operations.drafts_from([owned])
-        await self._keep_large([draft])
-        seq = await self._write(operations.end_message(session_id, draft, self.clock()))
+        now = self.clock()
+        seq = await self._stored([draft], lambda drafts: operations.end_message(session_id, drafts[0], now))
         self.searching.soon()
         return Row(seq, owned)
 
@@ -259,6 +273,15 @@ class Store:
             for row in rows:
                 yield row
             after = rows[-1].seq
+
+    async def _stored(self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], Operation[Result]]) -> Result:
+        """Store messages, after what they keep outside."""
+        while True:
+            await self._keep_large(drafts)
+            try:
+                return await self._write(change(drafts))
+            except operations.LetGoError as gone:
+                drafts = await collecting.after(self, drafts, gone)
 
     async def _keep_large(self, drafts: Sequence[Draft]) -> None:
         """What is too large for a row is safe outside before a row names it."""
@@ -379,3 +402,54 @@ class Store:
         named = {"session": session, "user": user, "team": team, "model": model}
         wanted = {name: value for name, value in named.items() if value is not None}
         return await self._read(operations.totals(by, wanted, since, until))
+
+    # --- care --------------------------------------------------------------------------------------------------------
+
+    async def delete_session(self, session_id: str) -> None:
+        """Delete a session. Its forks keep their histories, and the totals keep what it has cost."""
+        await self._write(care.delete_session(self.engine, session_id, self._ids.next))
+
+    async def retain(
+        self, older_than: timedelta, *, user_id: str | None = None, dry_run: bool = False
+    ) -> list[Session]:
+        """Delete the sessions in which nothing has happened for so long, and say which; the oldest first.
+
+        A session in which a turn is running stays. ``dry_run`` deletes nothing.
+        """
+        now = self.clock()
+        before = now - older_than
+        found = await self._read(care.untouched(before, now, user_id))
+        if dry_run:
+            return found
+        gone = []
+        for session in found:
+            if await self._write(care.delete_untouched(self.engine, session.id, before, self.clock(), self._ids.next)):
+                gone.append(session)
+        return gone
+
+    async def erase_user(self, user_id: str) -> ErasureReceipt:
+        """Erase a person: everything that is theirs, or theirs in what is others'. Nothing of it can be had back.
+
+        Their sessions go, what forks of others share of them as well; their messages in sessions of others become
+        tombstones; what they consumed stays in the totals without them. Copies made before know nothing of it.
+        """
+        erased = await self._write(
+            care.erase_user(self.engine, user_id, f"era_{self._ids.next()}", self.clock(), self._ids.next)
+        )
+        await collecting.finish(self, erased.going)
+        await self._scrub()
+        return erased.receipt
+
+    async def erasures(self) -> list[ErasureReceipt]:
+        """The receipts of everybody who was erased, the oldest first."""
+        return await self._read(care.erasures())
+
+    async def collect_blobs(self, grace: timedelta = timedelta(hours=1)) -> int:
+        """Let go of large content that no message names and nobody has put for so long; how much that was."""
+        return await collecting.collect(self, grace)
+
+    async def sizes(self) -> SizeReport:
+        """How big the store is, and what of it."""
+        report = await self._read(care.sizes(self.engine))
+        blobs = [blob.size async for blob in self.blobs.list()]
+        return msgspec.structs.replace(report, blobs=len(blobs), blob_bytes=sum(blobs))

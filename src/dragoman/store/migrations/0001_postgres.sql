@@ -125,6 +125,28 @@ CREATE TABLE blobs (
   touched_at DOUBLE PRECISION NOT NULL
 );
 
+CREATE TABLE past_usage (
+  id TEXT COLLATE "C" PRIMARY KEY,
+  day TEXT NOT NULL,
+  model TEXT,
+  provider TEXT,
+  user_id TEXT,
+  team_id TEXT,
+  messages BIGINT NOT NULL,
+  input_tokens BIGINT NOT NULL,
+  output_tokens BIGINT NOT NULL,
+  cached_input_tokens BIGINT NOT NULL,
+  cache_creation_input_tokens BIGINT NOT NULL,
+  reasoning_tokens BIGINT NOT NULL,
+  cost_usd TEXT NOT NULL
+);
+
+CREATE TABLE blob_states (
+  sha256 TEXT COLLATE "C" PRIMARY KEY,
+  state TEXT NOT NULL,
+  changed_at BIGINT NOT NULL
+);
+
 CREATE TABLE erasures (
   id TEXT PRIMARY KEY,
   receipt_json TEXT NOT NULL

@@ -107,6 +107,28 @@ CREATE TABLE blob_refs (
 ) WITHOUT ROWID;
 CREATE INDEX blob_refs_by_hash ON blob_refs (sha256);
 
+CREATE TABLE past_usage (
+  id TEXT PRIMARY KEY,
+  day TEXT NOT NULL,
+  model TEXT,
+  provider TEXT,
+  user_id TEXT,
+  team_id TEXT,
+  messages INTEGER NOT NULL,
+  input_tokens INTEGER NOT NULL,
+  output_tokens INTEGER NOT NULL,
+  cached_input_tokens INTEGER NOT NULL,
+  cache_creation_input_tokens INTEGER NOT NULL,
+  reasoning_tokens INTEGER NOT NULL,
+  cost_usd TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE blob_states (
+  sha256 TEXT PRIMARY KEY,
+  state TEXT NOT NULL,
+  changed_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
 CREATE TABLE erasures (
   id TEXT PRIMARY KEY,
   receipt_json TEXT NOT NULL

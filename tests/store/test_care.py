@@ -1,0 +1,266 @@
+"""What is kept is cared for: deleted, forgotten with time, erased with a person, measured; on every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.errors import DamagedError, UnknownSessionError
+from dragoman.message import Message, MessageStatus, TextBlock, Usage
+from dragoman.store import Row, Session, Store
+from tests.store.conftest import Clock, Place
+from tests.store.talk import answered, called, result, said
+
+LARGE = "the whole report, at length. " * 1_000
+TABLES = ("messages", "tool_calls", "tool_ids", "usage", "idempotency", "leases", "blob_refs", "search")
+
+
+async def ask(store: Store, sql: str, *arguments: Any) -> Any:
+    """The rows that a statement gives."""
+
+    def asked() -> Any:
+        return (yield sql, arguments)
+
+    return await store._read(asked())
+
+
+async def change(store: Store, sql: str, *arguments: Any) -> None:
+    """Run a statement behind the store's back."""
+
+    def asked() -> Any:
+        yield sql, arguments
+
+    await store._write(asked())
+
+
+async def history(store: Store, session_id: str) -> list[Row]:
+    return [row async for row in store.history(session_id)]
+
+
+def texts(rows: Sequence[Row]) -> list[str]:
+    return [block.text for row in rows for block in row.message.content if isinstance(block, TextBlock)]
+
+
+def paid(text: str, cost: str, **metadata: Any) -> Message:
+    usage = Usage(input_tokens=3, output_tokens=4, cost_usd=Decimal(cost), pricing_version="1", latency_ms=1)
+    return answered(text, usage=usage, model="openai:gpt-6", provider="openai", **metadata)
+
+
+async def everything(store: Store, **session: Any) -> Session:
+    """A session that has a row in every table."""
+    made = await store.create_session(**session)
+    await store.append(made.id, [said("hello"), paid("hi", "0.10"), called("tu_1")], idempotency_key="k")
+    await store.append(made.id, [result("tu_1"), said(LARGE)])
+    await store.learn_tool_ids(made.id, [("openai", "tu_1", "call_1")])
+    await store.take_lease(made.id, "me", 0)
+    await store.search("hello")
+    return made
+
+
+# --- deleting --------------------------------------------------------------------------------------------------------
+
+
+async def test_of_a_session_that_is_deleted_nothing_is_left_but_what_it_cost(store: Store) -> None:
+    session = await everything(store, user_id="ann")
+    assert all([(await ask(store, f"SELECT count(*) FROM {table}"))[0][0] for table in TABLES])
+    await store.delete_session(session.id)
+    assert [(await ask(store, f"SELECT count(*) FROM {table}"))[0][0] for table in TABLES] == [0] * len(TABLES)
+    assert await store.list_sessions() == []
+    assert await store.search("hello") == []
+    with pytest.raises(UnknownSessionError):
+        await store.read(session.id)
+    with pytest.raises(UnknownSessionError):
+        await store.delete_session(session.id)
+    (total,) = await store.totals("user")
+    assert (total.group, total.messages, total.cost_usd, total.output_tokens) == (None, 1, Decimal("0.10"), 4)
+    assert [one.group for one in await store.totals("session")] == [None]
+
+
+async def test_a_session_of_a_deleted_one_s_id_may_be_made_anew(store: Store) -> None:
+    session = await everything(store)
+    await store.delete_session(session.id)
+    await store.create_session(session.id)
+    assert await store.read(session.id) == []
+
+
+@pytest.mark.parametrize("at", [[5, 3, 3, 0], [2], [0, 0], [1, 5]], ids=str)
+async def test_forks_of_a_session_that_is_deleted_read_what_they_read_before(store: Store, at: list[int]) -> None:
+    session = await everything(store)
+    forks = [await store.fork(session.id, place) for place in at]
+    for fork in forks:
+        await store.append(fork.id, [called("tu_1" if fork is forks[0] else "tu_2"), result("tu_2"), result("tu_1")])
+        await store.learn_tool_ids(fork.id, [("openai", "tu_2", fork.id)])
+    deeper = [await store.fork(fork.id) for fork in forks]
+    before = [(await history(store, one.id), await calls(store, one.id)) for one in (*forks, *deeper)]
+    await store.delete_session(session.id)
+    after = [(await history(store, one.id), await calls(store, one.id)) for one in (*forks, *deeper)]
+    assert after == before
+    assert (session.id in {row.message.session_id for row in before[0][0]}) == (at[0] > 0)
+    for fork, place in zip(forks, at, strict=True):
+        assert ("openai", "tu_1", "call_1") in await store.tool_ids(fork.id) or place < max(at) or place == 0
+        assert len(await store.search("hello", session_id=fork.id)) == (place > 0)
+        if place > 0:
+            assert (await store.get_message(fork.id, before[0][0][0].message.id)).seq == 1
+        assert [row.seq for row in await history(store, fork.id)] == list(range(1, place + 4))
+
+
+async def calls(store: Store, session_id: str) -> list[tuple[Any, ...]]:
+    found = await store.tool_calls(session_id)
+    return [(call.id, call.status, call.seq, call.result_seq, call.message_id) for call in found]
+
+
+async def test_a_chain_of_forks_outlives_every_link(store: Store) -> None:
+    chain = [await everything(store)]
+    for number in range(3):
+        chain.append(await store.fork(chain[-1].id))
+        await store.append(chain[-1].id, [said(f"link {number}"), said(LARGE)])
+    last = chain.pop()
+    before = await history(store, last.id)
+    for session in (chain[1], chain[0], chain[2]):
+        await store.delete_session(session.id)
+        assert await history(store, last.id) == before
+    await store.append(last.id, said("on we go"))
+    assert [row.seq for row in await history(store, last.id)] == list(range(1, len(before) + 2))
+
+
+async def test_what_a_fork_shares_is_known_by_its_ids(store: Store) -> None:
+    session = await everything(store)
+    fork = await store.fork(session.id)
+    first = (await store.read(session.id))[0].message
+    rows = await store.append(fork.id, first.replace(session_id=fork.id))
+    assert [row.seq for row in rows] == [1]
+    assert (await store.get_session(fork.id)).last_seq == 5
+
+
+async def test_a_damaged_message_that_is_handed_on_is_still_damaged(store: Store) -> None:
+    session = await everything(store)
+    fork = await store.fork(session.id)
+    await change(store, "UPDATE messages SET content_json = replace(content_json, 'hello', 'hallo') WHERE seq = 1")
+    await store.delete_session(session.id)
+    with pytest.raises(DamagedError):
+        await store.read(fork.id)
+
+
+# --- retention -------------------------------------------------------------------------------------------------------
+
+
+async def test_sessions_that_nobody_has_touched_for_long_are_deleted(store: Store, clock: Clock) -> None:
+    store.clock = clock
+    old, other, running, young = [await store.create_session(user_id=who) for who in ("ann", "bob", "ann", "ann")]
+    clock.move(days=31)
+    await store.append(young.id, said("still here"))
+    await store.take_lease(running.id, "me", 60)
+    month = timedelta(days=30)
+    assert await store.retain(month, user_id="ann", dry_run=True) == [old]
+    assert await store.get_session(old.id) == old
+    assert await store.retain(month, user_id="ann") == [old]
+    assert await store.retain(month) == [other]
+    assert await store.retain(month) == []
+    assert {session.id for session in await store.list_sessions()} == {running.id, young.id}
+
+
+# --- erasure ---------------------------------------------------------------------------------------------------------
+
+SECRET = "xyzzy-plugh"
+
+
+async def erasable(store: Store) -> tuple[Session, Session, Session]:
+    """A session of a person, one of somebody else in which the person speaks, and somebody else's fork of the first."""
+    own = await everything(store, user_id="ann")
+    await store.append(own.id, [said(f"{SECRET} {LARGE}", user_id="ann"), paid(SECRET, "0.25", user_id="ann")])
+    await store.append(own.id, said("from bob", user_id="bob"))
+    shared = await store.create_session(user_id="bob", title="ours")
+    await store.append(
+        shared.id,
+        [
+            said("I am bob", user_id="bob"),
+            said(f"I am ann, {SECRET} {LARGE}!", user_id="ann", run_id=SECRET, extra={"note": SECRET}),
+            called("tu_9", user_id="ann"),
+            result("tu_9"),
+            paid(f"dear {SECRET}", "1.5", user_id="ann", team_id="t"),
+            answered(f"{SECRET} is still arr", status=MessageStatus.PARTIAL, user_id="ann"),
+        ],
+        idempotency_key="k",
+    )
+    fork = await store.fork(own.id, user_id="bob", title="mine")
+    await store.append(fork.id, said("bob goes on", user_id="bob"))
+    await store.search(SECRET)
+    return own, shared, fork
+
+
+async def test_of_a_person_who_is_erased_nothing_is_found_but_the_receipt(store: Store) -> None:
+    own, shared, fork = await erasable(store)
+    costs = {one.group: one.cost_usd for one in await store.totals("day")}
+    seqs = [row.seq for row in await history(store, fork.id)]
+    receipt = await store.erase_user("ann")
+    with pytest.raises(UnknownSessionError):
+        await store.get_session(own.id)
+    assert texts(await history(store, fork.id)) == ["[erased]"] * 5 + ["from bob", "bob goes on"]
+    assert [row.seq for row in await history(store, fork.id)] == seqs
+    rows = await history(store, shared.id)
+    assert texts(rows) == ["I am bob", "[erased]", "[erased]", "[erased]"]
+    assert [row.seq for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [row.message.metadata.user_id for row in rows] == ["bob", None, None, None, None, None]
+    assert rows[5].message.metadata.status is MessageStatus.CANCELLED
+    assert await store.search(SECRET) == []
+    assert len(await store.search("bob", session_id=shared.id)) == 1
+    assert {one.group: one.cost_usd for one in await store.totals("day")} == costs
+    assert [one.group for one in await store.totals("user")] == [None]
+    assert [(call.id, call.status) for call in await store.tool_calls(shared.id)] == [("tu_9", "succeeded")]
+    assert (receipt.sessions, receipt.messages, receipt.forks_cut, receipt.blobs) == (1, 11, 1, 3)
+    assert await store.erasures() == [receipt]
+    assert [blob async for blob in store.blobs.list()] == []
+    again = await store.erase_user("ann")
+    assert (again.sessions, again.messages, again.forks_cut, again.blobs) == (0, 0, 0, 0)
+
+
+async def test_large_content_that_somebody_else_names_too_stays(store: Store) -> None:
+    own = await store.create_session(user_id="ann")
+    other = await store.create_session(user_id="bob")
+    await store.append(own.id, said(LARGE))
+    (row,) = await store.append(other.id, said(LARGE))
+    assert (await store.erase_user("ann")).blobs == 0
+    assert await store.read(other.id) == [row]
+
+
+@pytest.mark.parametrize("user_id", ["%", "a_n", 'an"n', "ann!", "änn", ""])
+async def test_only_the_person_who_is_named_is_erased(store: Store, user_id: str) -> None:
+    session = await store.create_session(user_id="bob")
+    await store.append(session.id, [said("mine", user_id="ann"), said("yours", user_id=user_id)])
+    await store.erase_user(user_id)
+    assert texts(await history(store, session.id)) == ["mine", "[erased]"]
+
+
+async def test_the_bytes_of_what_was_erased_are_in_no_file_of_the_store(tmp_path: Path) -> None:
+    place = Place(f"sqlite:///{tmp_path / 'store.db'}")
+
+    def holding() -> list[str]:
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        return [path.name for path in files if SECRET.encode() in path.read_bytes() or b"plugh" in path.read_bytes()]
+
+    async with place.open() as store:
+        await erasable(store)
+        assert len(holding()) > 1
+        async with place.open() as other:  # somebody else has the file open
+            await other.list_sessions()
+            await store.erase_user("ann")
+            assert holding() == []
+    assert holding() == []
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_size_of_everything_is_told(store: Store) -> None:
+    await everything(store)
+    report = await store.sizes()
+    assert (report.engine, report.sessions, report.messages) == (store.engine, 1, 5)
+    assert (report.blobs, report.blob_bytes) == (1, len(LARGE))
+    assert 0 < report.content_bytes < report.database_bytes
+    assert report.tables["messages"] > 0
+    assert report.database_bytes >= sum(report.tables.values()) / 2
