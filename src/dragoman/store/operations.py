@@ -19,7 +19,14 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import msgspec
 
-from dragoman.errors import ConflictError, FormatError, StoreError, UnknownMessageError, UnknownSessionError
+from dragoman.errors import (
+    ConflictError,
+    DamagedError,
+    FormatError,
+    StoreError,
+    UnknownMessageError,
+    UnknownSessionError,
+)
 from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, Role, ToolResultBlock, ToolUseBlock
 from dragoman.store.rows import Columns, columns_from, hash_of, micros, time_from
 from dragoman.store.values import Lease, Session, ToolCall, Totals
@@ -233,9 +240,22 @@ def lineage(session_id: str) -> Generator[Statement, Rows, list[Stretch]]:
     while parent is not None and parent_seq > 0:
         owner, last = parent, parent_seq
         rows = yield "SELECT parent_session_id, parent_seq FROM sessions WHERE id = ?", (owner,)
-        parent, parent_seq = rows[0] if rows else (None, 0)
+        if not rows:
+            raise _gone(owner, "it shares the history of a session that is not there")
+        parent, parent_seq = rows[0]
         stretches.append(Stretch(owner, parent_seq + 1, last))
+    if parent_seq:
+        raise _gone(stretches[-1].session_id, "the beginning of its history is not there")
+    for stretch in stretches:
+        if stretch.first > 1:  # nothing of its own may hide behind what it shares
+            rows = yield "SELECT min(seq) FROM messages WHERE session_id = ?", (stretch.session_id,)
+            if rows[0][0] not in (None, stretch.first):
+                raise _gone(stretch.session_id, "it does not begin where the history that it shares ends")
     return stretches[::-1]
+
+
+def _gone(session_id: str, what: str) -> DamagedError:
+    return DamagedError(what, where=f"session {session_id}")
 
 
 # --- messages: writing -----------------------------------------------------------------------------------------------
@@ -450,7 +470,7 @@ def _beside(session_id: str, seq: int, draft: Draft) -> Generator[Statement, Row
             if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
                 yield from _called(session_id, seq, message, number, block)
         if message.metadata.usage is not None:
-            yield _used(session_id, seq, message)
+            yield used(session_id, seq, message)
     elif message.role is Role.TOOL:
         for block in message.content:
             if isinstance(block, ToolResultBlock):
@@ -493,12 +513,12 @@ def _called(
         "INSERT INTO tool_calls (id, session_id, message_id, name, status, provider_id, provider, created_at, seq,"
         " block) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, id) DO NOTHING",
         (
-            _visible(block.id),
+            visible(block.id),
             session_id,
             message.id,
-            _visible(block.name),
+            visible(block.name),
             status,
-            _visible(raw_id) if isinstance(raw_id, str) else None,
+            visible(raw_id) if isinstance(raw_id, str) else None,
             _maybe(message.metadata.provider),
             micros(message.created_at),
             seq,
@@ -507,18 +527,18 @@ def _called(
     )
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """A word of a message as a column beside it: with U+2400 for a NUL, which not every engine can hold there."""
     return text.replace("\0", "\u2400")
 
 
 def _maybe(text: str | None) -> str | None:
-    return None if text is None else _visible(text)
+    return None if text is None else visible(text)
 
 
 def _answered(session_id: str, seq: int, message: Message, result: ToolResultBlock) -> Generator[Statement, Rows, None]:
     status = "failed" if result.is_error else "succeeded"
-    call_id = _visible(result.tool_use_id)
+    call_id = visible(result.tool_use_id)
     answer = (message.id, status, micros(message.created_at), seq)
     change = (
         "UPDATE tool_calls SET result_message_id = ?, status = ?, completed_at = ?, result_seq = ?"
@@ -552,7 +572,7 @@ def _is_made_own(session_id: str, call_id: str) -> Generator[Statement, Rows, bo
     return False
 
 
-def _used(session_id: str, seq: int, message: Message) -> Statement:
+def used(session_id: str, seq: int, message: Message) -> Statement:
     metadata, usage = message.metadata, message.metadata.usage
     assert usage is not None
     return (
@@ -585,6 +605,9 @@ _COLUMNS: Final = (
 )
 
 
+_NO_PLACE: Final = 2**62  # greater than the number of any message
+
+
 class Found(msgspec.Struct, frozen=True):
     """A row as it was read, not yet a message."""
 
@@ -606,7 +629,7 @@ def _found(row: tuple[Any, ...]) -> Found:
         unknown_json=row[9],
         blobs_json=row[10],
     )
-    return Found(row[0], row[1], columns, bytes(row[11]))
+    return Found(row[0], row[1], columns, row[11])
 
 
 @operation
@@ -614,13 +637,23 @@ def read(session_id: str, after_seq: int, limit: int) -> Generator[Statement, Ro
     """The messages behind a place, in order."""
     found: list[Found] = []
     for stretch in (yield from lineage(session_id)):
-        if stretch.last >= max(stretch.first, after_seq + 1) and len(found) < limit:
+        first, wanted = max(after_seq + 1, stretch.first), limit - len(found)
+        is_own = stretch.session_id == session_id
+        if (first <= stretch.last or is_own) and wanted > 0:
+            last = first + wanted if is_own else stretch.last  # of its own there is nothing behind the last one
             rows = yield (
-                f"SELECT {_COLUMNS} FROM messages WHERE session_id = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
-                (stretch.session_id, max(after_seq, stretch.first - 1), stretch.last, limit - len(found)),
+                f"SELECT {_COLUMNS} FROM messages WHERE session_id = ? AND seq >= ? AND seq <= ? ORDER BY seq LIMIT ?",
+                (stretch.session_id, first, last, wanted),
             )
-            found.extend(map(_found, rows))
+            found.extend(_unbroken(rows, stretch, range(first, min(first + wanted, stretch.last + 1))))
     return found
+
+
+def _unbroken(rows: Rows, stretch: Stretch, places: range) -> list[Found]:
+    """The rows, if there is one for each of these places and no other."""
+    if [row[1] for row in rows] != list(places):
+        raise _gone(stretch.session_id, f"of the messages {places.start} to {places.stop - 1} some are not there")
+    return [_found(row) for row in rows]
 
 
 @operation
@@ -629,13 +662,15 @@ def read_back(session_id: str, before_seq: int | None, limit: int) -> Generator[
     found: list[Found] = []
     for stretch in reversed((yield from lineage(session_id))):
         last = stretch.last if before_seq is None else min(stretch.last, before_seq - 1)
-        if last >= stretch.first and len(found) < limit:
+        wanted = limit - len(found)
+        is_newest = before_seq is None and stretch.session_id == session_id
+        if (last >= stretch.first or is_newest) and wanted > 0:
             rows = yield (
                 f"SELECT {_COLUMNS} FROM messages WHERE session_id = ? AND seq >= ? AND seq <= ?"
                 " ORDER BY seq DESC LIMIT ?",
-                (stretch.session_id, stretch.first, last, limit - len(found)),
+                (stretch.session_id, stretch.first, _NO_PLACE if is_newest else last, wanted),
             )
-            found.extend(map(_found, rows))
+            found.extend(_unbroken(rows[::-1], stretch, range(max(stretch.first, last - wanted + 1), last + 1))[::-1])
     return found[::-1]
 
 
@@ -705,7 +740,7 @@ def _call_from(row: tuple[Any, ...]) -> ToolCall:
 def cancel_tool_call(session_id: str, call_id: str, now: datetime) -> Generator[Statement, Rows, bool]:
     """Mark a call as given up, if nobody has answered it."""
     yield from _alone_in(session_id)
-    call_id = _visible(call_id)
+    call_id = visible(call_id)
     change = (
         "UPDATE tool_calls SET status = 'cancelled', completed_at = ? WHERE session_id = ? AND id = ?"
         " AND status = 'pending' RETURNING id",

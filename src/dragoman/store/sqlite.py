@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import apsw
+import msgspec
 
 from dragoman.blobs import Blobs
 from dragoman.errors import DamagedError, DragomanError, FormatError, StorageError, StoreError, StoreUnusableError
@@ -475,6 +476,8 @@ def _translated(error: Exception, connection: apsw.Connection) -> Exception:
             return StorageError("another program keeps the database locked; nothing was stored", code="storage_failed")
         case apsw.CorruptError() | apsw.NotADBError():
             return DamagedError(f"the database file is damaged ({error})", remedy="Run dragoman verify")
+        case UnicodeDecodeError() | msgspec.DecodeError():
+            return DamagedError(f"what is stored cannot be read ({error})", remedy="Run dragoman verify")
         case UnicodeEncodeError():
             return FormatError(f"a lone surrogate at character {error.start} of a text")
         case OverflowError():

@@ -22,10 +22,10 @@ from dragoman.blobs import Blobs
 from dragoman.errors import FormatError
 from dragoman.ids import UlidSource
 from dragoman.message import Message
-from dragoman.store import care, collecting, operations
+from dragoman.store import care, collecting, operations, verifying
 from dragoman.store.indexes import Filters
 from dragoman.store.operations import Draft, Found, Rows, Statement
-from dragoman.store.rows import message_from
+from dragoman.store.rows import hash_of, message_from
 from dragoman.store.searching import Searching
 from dragoman.store.values import (
     ErasureReceipt,
@@ -38,6 +38,7 @@ from dragoman.store.values import (
     ToolCallStatus,
     Totals,
     TotalsBy,
+    Verification,
 )
 
 Result = TypeVar("Result")
@@ -292,12 +293,16 @@ class Store:
     async def _rows(self, found: Sequence[Found]) -> list[Row]:
         rows = []
         for one in found:
-            blobs: dict[str, bytes] = {}
-            if one.columns.blobs_json is not None:
-                for _, sha256, _ in msgspec.json.decode(one.columns.blobs_json):
-                    blobs[sha256] = await self.blobs.get(sha256)
+            blobs = {} if one.columns.blobs_json is None else await self._large(one)
             rows.append(Row(one.seq, message_from(one.session_id, one.seq, one.columns, one.hash, blobs)))
         return rows
+
+    async def _large(self, found: Found) -> dict[str, bytes]:
+        """What a row keeps outside; nothing, if the row itself is not what was written."""
+        columns = found.columns
+        if columns.blobs_json is None or hash_of(found.session_id, found.seq, columns) != found.hash:
+            return {}
+        return {sha256: await self.blobs.get(sha256) for _, sha256, _ in msgspec.json.decode(columns.blobs_json)}
 
     # --- search ------------------------------------------------------------------------------------------------------
 
@@ -453,3 +458,12 @@ class Store:
         report = await self._read(care.sizes(self.engine))
         blobs = [blob.size async for blob in self.blobs.list()]
         return msgspec.structs.replace(report, blobs=len(blobs), blob_bytes=sum(blobs))
+
+    async def verify(
+        self, session_id: str | None = None, progress: Callable[[int, int], None] | None = None
+    ) -> Verification:
+        """Look whether everything is still what was written, or a session and those that it shares its history with.
+
+        ``progress`` is told how many messages were seen, and how many there are.
+        """
+        return await verifying.verify(self, session_id, progress)
