@@ -1,0 +1,329 @@
+"""What is PostgreSQL's alone: the server's settings, its failures, and tables that are there already."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from dragoman.errors import FormatError, StorageError, StoreUnusableError
+from dragoman.store import Store, open_store
+from dragoman.store.operations import operation
+from dragoman.store.postgres import PostgresStore
+from tests.store.talk import said
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def url(postgres_server: str) -> str:
+    """A fresh schema."""
+    return f"{postgres_server}&schema=only_{next(_numbers)}"
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Any]:
+    """A connection to the server, beside every store."""
+    connection = await asyncpg.connect(url.partition("&schema=")[0])
+    try:
+        schema = url.partition("&schema=")[2]
+        if schema:
+            await connection.execute(f"SET search_path = {schema}")
+        yield connection
+    finally:
+        await connection.close()
+
+
+@operation
+def asked(sql: str, *arguments: Any) -> Generator[Any, Any, Any]:
+    return (yield sql, arguments)
+
+
+# --- opening ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
+async def test_a_server_that_does_not_keep_what_it_says_is_refused(url: str, setting: str) -> None:
+    async with connected(url) as connection:
+        await connection.execute(f"ALTER SYSTEM SET {setting} = off")
+        await connection.execute("SELECT pg_reload_conf()")
+        try:
+            while await connection.fetchval(f"SHOW {setting}") != "off":
+                await asyncio.sleep(0.01)
+            with pytest.raises(StoreUnusableError, match=setting) as caught:
+                await open_store(url).open()
+            assert caught.value.code == "unsafe_store"
+        finally:
+            await connection.execute(f"ALTER SYSTEM RESET {setting}")
+            await connection.execute("SELECT pg_reload_conf()")
+            while await connection.fetchval(f"SHOW {setting}") != "on":
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("default", "used"), [("off", "on"), ("local", "on"), ("on", "on"), ("remote_apply", "remote_apply")]
+)
+async def test_every_commit_waits_for_the_disk_whatever_the_default_is(url: str, default: str, used: str) -> None:
+    async with open_store(f"{url}&synchronous_commit={default}") as store:
+        assert await store._write(asked("SHOW synchronous_commit")) == [(used,)]
+        assert store.durability == "power-safe"
+
+
+async def test_a_database_that_cannot_hold_every_character_is_refused(postgres_server: str) -> None:
+    async with connected(postgres_server) as connection:
+        await connection.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
+    with pytest.raises(StoreUnusableError, match="server_encoding"):
+        await open_store(postgres_server.replace("/postgres?", "/latin?")).open()
+
+
+async def test_a_store_of_a_newer_version_is_refused_and_left_alone(url: str) -> None:
+    async with open_store(url):
+        pass
+    async with connected(url) as connection:
+        await connection.execute("INSERT INTO dragoman_steps VALUES (99, now())")
+    with pytest.raises(StoreUnusableError, match="newer Dragoman") as caught:
+        await open_store(url).open()
+    assert caught.value.code == "newer_store"
+
+
+async def test_tables_of_something_else_are_left_alone(url: str) -> None:
+    schema = url.partition("&schema=")[2]
+    async with connected(url) as connection:
+        await connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.messages (mine TEXT)")
+        with pytest.raises(StoreUnusableError, match="something else") as caught:
+            await open_store(url).open()
+        assert caught.value.code == "not_a_store"
+        tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)
+        assert [table["tablename"] for table in tables] == ["messages"]
+
+
+async def test_a_schema_may_have_any_name(postgres_server: str) -> None:
+    async with open_store(f"{postgres_server}&schema=a%20%22b%22%3B%20DROP") as store:
+        session = await store.create_session()
+        assert await store.get_session(session.id) == session
+
+
+async def test_stores_in_two_schemas_do_not_meet(postgres_server: str, url: str) -> None:
+    async with open_store(url) as one, open_store(f"{url}_b") as two:
+        await one.create_session("mine")
+        await two.create_session("mine")
+        await one.append("mine", said("x"))
+        assert await two.read("mine") == []
+
+
+async def test_who_may_only_read_and_write_rows_may_open_a_store_that_is_there(url: str) -> None:
+    schema = url.partition("&schema=")[2]
+    async with open_store(url):
+        pass
+    async with connected(url) as connection:
+        await connection.execute(
+            f"CREATE ROLE guest LOGIN; GRANT USAGE ON SCHEMA {schema} TO guest;"
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO guest"
+        )
+    async with open_store(url.replace("postgres:@", "guest:@")) as store:
+        session = await store.create_session()
+        rows = await store.append(session.id, said("x" * 100_000))
+        assert await store.read(session.id) == rows
+    with pytest.raises(StoreUnusableError, match="permission denied"):
+        await open_store(f"{url.replace('postgres:@', 'guest:@')}_other").open()
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://nobody@localhost:1/x", "postgresql:///x?host=/nowhere", "postgresql://localhost:port/x"]
+)
+async def test_a_server_that_is_not_there_is_named(url: str) -> None:
+    with pytest.raises(StoreUnusableError) as caught:
+        await open_store(url).open()
+    assert "password" not in str(caught.value)
+
+
+def test_a_password_is_in_no_text_about_a_store() -> None:
+    store = PostgresStore("postgresql://me:secret@localhost:1/x")
+    with pytest.raises(StoreUnusableError) as caught:
+        asyncio.run(store.open())
+    assert "secret" not in f"{caught.value!r} {store!r}"
+
+
+def test_without_the_extra_it_is_said_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['asyncpg'] = None\n"
+        "import dragoman.store\n"
+        "dragoman.store.open_store('sqlite:///x')\n"
+        "try: dragoman.store.open_store('postgresql:///x')\n"
+        "except dragoman.store.StoreUnusableError as error: print(error.code, error)"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert told.startswith("missing_extra ")
+    assert "dragoman[postgres]" in told
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+
+async def test_connections_that_the_server_ended_are_replaced(url: str) -> None:
+    async with open_store(url) as store, connected(url) as connection:
+        session = await store.create_session()
+        await asyncio.gather(*(store.append(session.id, said("x")) for _ in range(10)))
+        for _ in range(3):
+            await connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dragoman'"
+            )
+            await asyncio.gather(*(store.append(session.id, said("x")) for _ in range(10)))
+        assert [row.seq for row in await store.read(session.id)] == list(range(1, 41))
+
+
+async def test_a_connection_that_is_lost_before_the_commit_costs_nothing(url: str) -> None:
+    async with open_store(url) as store, connected(url) as connection:
+        session = await store.create_session()
+        begun = list[int]()
+
+        @operation
+        def interrupted() -> Generator[Any, Any, None]:
+            rows = yield (
+                "UPDATE sessions SET last_seq = last_seq + 1 WHERE id = ? RETURNING pg_backend_pid()",
+                (session.id,),
+            )
+            begun.append(rows[0][0])
+            yield "SELECT pg_sleep(?)", (30.0 if len(begun) == 1 else 0.0,)
+
+        working = asyncio.create_task(store._write(interrupted()))
+        while not begun:
+            await asyncio.sleep(0.01)
+        await connection.execute("SELECT pg_terminate_backend($1)", begun[0])
+        await working
+        assert len(begun) == 2
+        assert (await store.get_session(session.id)).last_seq == 1
+
+
+async def test_a_deadlock_is_resolved_by_doing_one_of_them_again(url: str) -> None:
+    async with open_store(url) as store:
+        sessions = [(await store.create_session()).id for _ in range(2)]
+        attempts = list[str]()
+        both = asyncio.Barrier(2)
+
+        @operation
+        def crosswise(first: str, second: str) -> Generator[Any, Any, None]:
+            attempts.append(first)
+            yield "UPDATE sessions SET last_seq = last_seq + 1 WHERE id = ?", (first,)
+            yield "SELECT pg_sleep(0.2)", ()
+            yield "UPDATE sessions SET last_seq = last_seq + 1 WHERE id = ?", (second,)
+
+        async def run(first: str, second: str) -> None:
+            await both.wait()
+            await store._write(crosswise(first, second))
+
+        await asyncio.gather(run(*sessions), run(*reversed(sessions)))
+        assert len(attempts) == 3
+        assert [(await store.get_session(one)).last_seq for one in sessions] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "code"), [("53100", "disk_full"), ("53200", "storage_failed"), ("25006", "storage_failed")]
+)
+async def test_a_server_that_cannot_store_says_why_and_reading_goes_on(url: str, sqlstate: str, code: str) -> None:
+    async with open_store(url) as store, connected(url) as connection:
+        session = await store.create_session()
+        rows = await store.append(session.id, said("1"))
+        await connection.execute(
+            "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
+            f"'BEGIN RAISE EXCEPTION ''could not extend file'' USING ERRCODE = ''{sqlstate}''; END';"
+            "CREATE TRIGGER fails BEFORE INSERT ON messages EXECUTE FUNCTION fail()"
+        )
+        with pytest.raises(StorageError) as caught:
+            await store.append(session.id, said("2"))
+        assert caught.value.code == code
+        assert await store.read(session.id) == rows
+        await connection.execute("DROP TRIGGER fails ON messages")
+        await store.append(session.id, said("2"))
+        assert [row.seq for row in await store.read(session.id)] == [1, 2]
+
+
+async def test_a_server_that_is_down_is_named_and_is_used_again_when_it_is_back(postgres: Any, url: str) -> None:
+    async with open_store(url) as store:
+        session = await store.create_session()
+        await store.append(session.id, said("1"))
+        await asyncio.to_thread(postgres.stop)
+        try:
+            with pytest.raises(StorageError) as caught:
+                await store.append(session.id, said("lost"))
+            assert caught.value.code == "storage_failed"
+            with pytest.raises(StorageError):
+                await store.read(session.id)
+        finally:
+            await asyncio.to_thread(postgres.ensure_postgres_running)
+        await store.append(session.id, said("2"))
+        assert [row.message.content[0].text for row in await store.read(session.id)] == ["1", "2"]  # type: ignore[union-attr]
+
+
+async def test_a_number_that_no_column_can_hold_is_refused(url: str) -> None:
+    async with open_store(url) as store:
+        with pytest.raises(FormatError):
+            await store._read(asked("SELECT 1 FROM sessions WHERE last_seq = ?", 2**70))
+
+
+# --- running ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_reader_sees_one_moment_and_can_change_nothing(url: str) -> None:
+    async with open_store(url) as store:
+        session = await store.create_session()
+
+        @operation
+        def twice() -> Generator[Any, Any, tuple[int, int]]:
+            before = yield "SELECT last_seq FROM sessions WHERE id = ?", (session.id,)
+            yield "SELECT pg_sleep(0.3)", ()
+            after = yield "SELECT last_seq FROM sessions WHERE id = ?", (session.id,)
+            return before[0][0], after[0][0]
+
+        reading = asyncio.create_task(store._read(twice()))
+        await asyncio.sleep(0.1)
+        await store.append(session.id, said("x"))
+        assert await reading == (0, 0)
+        with pytest.raises(StorageError):
+            await store._read(asked("UPDATE sessions SET title = 'x'"))
+
+
+async def test_metadata_can_be_asked_for_as_json(url: str) -> None:
+    async with open_store(url) as store:
+        session = await store.create_session(metadata={"project": "x", "odd": "a\0b"})
+        other = await store.create_session(metadata={"project": "x"})
+        await store.append(other.id, [said("1", run_id="r1"), said("2", run_id="r2"), said("3", run_id="a\0b")])
+        found = await store._read(asked("SELECT id FROM sessions WHERE metadata ->> 'project' = 'x'"))
+        assert found == [(other.id,)]  # jsonb cannot hold a NUL; the text beside it does
+        assert (await store.get_session(session.id)).metadata["odd"] == "a\0b"
+        found = await store._read(asked("SELECT seq FROM messages WHERE metadata ->> 'run_id' = 'r2'"))
+        assert found == [(2,)]
+
+
+async def test_every_key_leads_with_the_session(url: str) -> None:
+    async with open_store(url), connected(url) as connection:
+        keys = await connection.fetch(
+            "SELECT c.relname AS name, a.attname AS leads FROM pg_index i"
+            " JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]"
+            " WHERE i.indisunique AND n.nspname = $1",
+            url.partition("&schema=")[2],
+        )
+    without = {"blobs", "blob_states", "erasures", "past_usage", "dragoman_steps"}  # which are of no session
+    assert {(key["name"], key["leads"]) for key in keys if key["name"] not in without} == {
+        (name, "id" if name == "sessions" else "session_id") for name in {key["name"] for key in keys} - without
+    }
+    assert len(keys) > 8
+
+
+async def test_many_writers_leave_connections_to_others(url: str) -> None:
+    async with open_store(f"{url}&connections=3") as store:
+        sessions = [(await store.create_session()).id for _ in range(4)]
+        await asyncio.gather(*(store.append(sessions[number % 4], said("x")) for number in range(100)))
+        assert [(await store.get_session(one)).last_seq for one in sessions] == [25] * 4
+
+
+def test_stores_of_both_kinds_are_stores() -> None:
+    assert issubclass(PostgresStore, Store)
