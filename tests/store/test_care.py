@@ -264,3 +264,98 @@ async def test_the_size_of_everything_is_told(store: Store) -> None:
     assert 0 < report.content_bytes < report.database_bytes
     assert report.tables["messages"] > 0
     assert report.database_bytes >= sum(report.tables.values()) / 2
+
+
+# --- verifying -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_store_that_is_sound_is_found_so(store: Store) -> None:
+    session = await everything(store)
+    fork = await store.fork(session.id, 3)
+    await store.append(fork.id, [result("tu_1"), paid("yes", "0.1"), said(LARGE)])
+    await store.append(fork.id, answered("still arr", status=MessageStatus.PARTIAL))
+    told: list[tuple[int, int]] = []
+    seen = await store.verify(progress=lambda done, of: told.append((done, of)))
+    assert (seen.damage, seen.sessions, seen.messages, seen.blobs) == ((), 2, 9, 1)
+    assert seen.is_sound
+    assert told[-1] == (9, 9)
+    assert (await store.verify(session.id)).messages == 5
+    assert (await store.verify(fork.id)).messages == 9
+    await store.delete_session(session.id)
+    await store.erase_user("nobody")
+    assert (await store.verify()).damage == ()
+    with pytest.raises(UnknownSessionError):
+        await store.verify(session.id)
+
+
+async def test_what_is_left_after_an_erasure_is_sound(store: Store) -> None:
+    await erasable(store)
+    await store.erase_user("ann")
+    assert (await store.verify()).damage == ()
+
+
+WRONG = {
+    "text": "UPDATE messages SET content_json = replace(content_json, 'hello', 'hellp') WHERE seq = 1",
+    "metadata": "UPDATE messages SET metadata_json = replace(metadata_json, 'openai', 'openbi') WHERE seq = 2",
+    "time": "UPDATE messages SET created_at = created_at + 1 WHERE seq = 2",
+    "place": "UPDATE messages SET seq = 9 WHERE seq = 5",
+    "gone": "DELETE FROM messages WHERE seq = 3",
+    "last": "DELETE FROM messages WHERE seq = 5",
+    "count": "UPDATE sessions SET last_seq = last_seq + 1",
+    "newest": "UPDATE sessions SET last_message_id = ''",
+    "call": "DELETE FROM tool_calls",
+    "name": "UPDATE tool_calls SET name = 'delete_all'",
+    "answer": "UPDATE tool_calls SET result_seq = NULL, status = 'pending'",
+    "answered": "UPDATE tool_calls SET result_seq = 5",
+    "usage": "UPDATE usage SET cost_usd = '0.01'",
+    "no usage": "DELETE FROM usage",
+    "reference": "DELETE FROM blob_refs",
+    "other reference": "UPDATE blob_refs SET seq = 1",
+    "parent": "UPDATE sessions SET parent_session_id = 'sess_gone'",
+    "share": "UPDATE sessions SET parent_seq = 1, parent_session_id = NULL",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+async def test_whatever_is_not_as_it_was_written_is_listed(store: Store, wrong: str) -> None:
+    session = await everything(store)
+    assert (await store.verify()).is_sound
+    await change(store, WRONG[wrong])
+    seen = await store.verify()
+    assert {found.session_id for found in seen.damage} == {session.id}
+    assert not seen.is_sound
+
+
+async def test_large_content_that_is_gone_or_changed_is_listed_where_it_is_named(store: Store) -> None:
+    session = await everything(store)
+    fork = await store.fork(session.id)
+    await store.append(fork.id, [said(LARGE), said(LARGE + "!")])
+    first, second = sorted([blob async for blob in store.blobs.list()], key=lambda blob: blob.size)
+    await store.blobs.delete(first.sha256)
+    seen = await store.verify()
+    assert [(found.session_id, found.seq) for found in seen.damage] == [(session.id, 5), (fork.id, 6)]
+    await store.blobs.delete(second.sha256)
+    assert len((await store.verify()).damage) == 3
+    with pytest.raises(DamagedError):
+        await store.read(session.id)
+
+
+async def test_a_flipped_bit_in_the_file_is_listed_and_never_served(tmp_path: Path) -> None:
+    place = Place(f"sqlite:///{tmp_path / 'store.db'}")
+    path = tmp_path / "store.db"
+    async with place.open() as store:
+        session = await store.create_session()
+        await store.append(session.id, [said(f"message {number} " + "abc" * 50) for number in range(300)])
+        await store._scrub()
+    whole = path.read_bytes()
+    for number in (7, 150, 299):
+        at = whole.index(f"message {number} ".encode()) + 3
+        for bit in (1, 0x80):  # one that changes a letter, and one after which it is no text
+            changed = bytearray(whole)
+            changed[at] ^= bit
+            path.write_bytes(changed)
+            async with place.open() as store:
+                assert [found.seq for found in (await store.verify()).damage] == [number + 1]
+                with pytest.raises(DamagedError):
+                    await store.read(session.id, number, 1)
+                assert len(await store.read(session.id, number - 5, 5)) == 5

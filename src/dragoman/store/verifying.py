@@ -1,0 +1,291 @@
+"""A look at everything that is kept: is it still what was written?
+
+Of every session, on one consistent view of it: the hash of every row, numbers without a gap, the last number, what
+other tables say about its messages, where its history comes from; then all large content that is named, by its hash;
+and what the engine finds wrong with its own files.
+
+The one rule: what cannot be read is listed, and the look goes on behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from dragoman.errors import DamagedError, DragomanError, NewerVersionError, UnknownSessionError
+from dragoman.message import InvalidToolUseBlock, Message, Role, ToolResultBlock, ToolUseBlock
+from dragoman.store.care import Nothing
+from dragoman.store.operations import (
+    Found,
+    Rows,
+    Statement,
+    at,
+    get_session,
+    lineage,
+    operation,
+    read,
+    used,
+    visible,
+)
+from dragoman.store.rows import message_from
+from dragoman.store.values import Damage, Session, Verification
+
+if TYPE_CHECKING:
+    from dragoman.store.store import Store
+
+Progress = Callable[[int, int], None]  # how many messages were seen, and how many there are
+_PAGE: Final = 200
+
+
+async def verify(store: Store, session_id: str | None, progress: Progress | None) -> Verification:
+    """Look at a session and those that it shares a history with, or at everything."""
+    if session_id is not None:
+        names = await store._read(_history(session_id))
+    else:
+        names = await store._read(_every())
+    total = sum(count for _, count in names)
+    loop = asyncio.get_running_loop()
+    seen = messages = 0
+
+    def step(count: int) -> None:
+        nonlocal seen
+        seen += count
+        if progress is not None:
+            loop.call_soon_threadsafe(progress, seen, max(seen, total))
+
+    damage = await _engine_s_own(store) if session_id is None else []
+    blobs: dict[str, Damage | None] = {}
+    for name, _ in names:
+        try:
+            look = await store._read(_look(name, step))
+        except UnknownSessionError:
+            continue  # somebody has deleted it
+        except DamagedError as error:
+            look = await _bit_by_bit(store, name, error)
+        messages += look.messages
+        damage += look.damage
+        damage += await _blobs_of(store, look, blobs)
+    return Verification(sessions=len(names), messages=messages, blobs=len(blobs), damage=tuple(damage))
+
+
+async def _engine_s_own(store: Store) -> list[Damage]:
+    """What the engine finds wrong itself. PostgreSQL tells when it reads a page."""
+    found: list[str] = []
+    if store.engine == "sqlite":
+        try:
+            found = await store._read(_integrity())
+        except DamagedError as error:
+            found = [error.what]
+    return [Damage(session_id="", seq=None, what=what) for what in found]
+
+
+@operation
+def _integrity() -> Generator[Statement, Rows, list[str]]:
+    rows = yield "PRAGMA integrity_check", ()
+    broken = yield "PRAGMA foreign_key_check", ()
+    return [str(row[0]) for row in rows if row[0] != "ok"] + [f"a row of {row[0]} is of no session" for row in broken]
+
+
+@operation
+def _every() -> Generator[Statement, Rows, list[tuple[str, int]]]:
+    rows = yield "SELECT id, last_seq - parent_seq FROM sessions ORDER BY id", ()
+    return [(name, count) for name, count in rows]
+
+
+@operation
+def _history(session_id: str) -> Generator[Statement, Rows, list[tuple[str, int]]]:
+    stretches = yield from lineage(session_id)
+    return [(one.session_id, max(0, one.last - one.first + 1)) for one in stretches]
+
+
+# --- a session -------------------------------------------------------------------------------------------------------
+
+
+class _Look:
+    """What a look at a session has found so far."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        self.messages = 0
+        self.damage: list[Damage] = []
+        self.newest = ""
+        self.is_whole = True  # every message could be read
+        self.usage: set[tuple[Any, ...]] = set()
+        self.blobs: set[tuple[int, str]] = set()
+        self.calls: dict[str, tuple[str, int, str]] = {}
+        self.results: dict[str, set[tuple[int, str]]] = {}
+
+    def wrong(self, seq: int | None, what: str) -> None:
+        self.damage.append(Damage(session_id=self.session_id, seq=seq, what=what))
+
+    def take(self, found: Found) -> None:
+        """Look at a message."""
+        self.messages += 1
+        try:
+            message = message_from(found.session_id, found.seq, found.columns, found.hash, Nothing())
+        except NewerVersionError:
+            self.is_whole = False
+            return
+        except (DragomanError, msgspec.DecodeError, ValueError, TypeError, OverflowError) as error:
+            self.is_whole = False
+            self.wrong(found.seq, error.what if isinstance(error, DragomanError) else "it cannot be read")
+            return
+        self.newest = max(self.newest, found.columns.id)
+        self._derive(found, message)
+
+    def _derive(self, found: Found, message: Message) -> None:
+        if message.role is Role.ASSISTANT:
+            for block in message.content:
+                if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
+                    self.calls.setdefault(visible(block.id), (message.id, found.seq, visible(block.name)))
+            if message.metadata.usage is not None:
+                self.usage.add(tuple(used(found.session_id, found.seq, message)[1]))
+        elif message.role is Role.TOOL:
+            for block in message.content:
+                if isinstance(block, ToolResultBlock):
+                    self.results.setdefault(visible(block.tool_use_id), set()).add((found.seq, message.id))
+        if found.columns.blobs_json is not None:
+            self.blobs.update((found.seq, one[1]) for one in msgspec.json.decode(found.columns.blobs_json))
+
+
+@operation
+def _look(session_id: str, step: Callable[[int], None]) -> Generator[Statement, Rows, _Look]:
+    """Look at everything about a session."""
+    look = _Look(session_id)
+    session = yield from get_session(session_id)
+    yield from _look_at_lineage(look, session)
+    after = session.parent_seq
+    while page := (yield from read(session_id, after, _PAGE)):
+        for found in page:
+            look.take(found)
+        after = page[-1].seq
+        step(len(page))
+    yield from _look_at_numbers(look, session)
+    if look.is_whole:
+        yield from _look_beside(look, session)
+    return look
+
+
+def _look_at_lineage(look: _Look, session: Session) -> Generator[Statement, Rows, None]:
+    if session.parent_session_id is None:
+        if session.parent_seq != 0:
+            look.wrong(None, f"it shares {session.parent_seq} messages with no session")
+        return
+    rows = yield "SELECT parent_seq, last_seq FROM sessions WHERE id = ?", (session.parent_session_id,)
+    if not rows:
+        look.wrong(None, f"the session {session.parent_session_id} that it was forked from is gone")
+    elif not (session.parent_seq == 0 or rows[0][0] < session.parent_seq <= rows[0][1]):
+        look.wrong(None, f"the session that it was forked from has no message {session.parent_seq} of its own")
+
+
+def _look_at_numbers(look: _Look, session: Session) -> Generator[Statement, Rows, None]:
+    rows = yield (
+        "SELECT count(*), coalesce(min(seq), 0), coalesce(max(seq), 0) FROM messages WHERE session_id = ?",
+        (session.id,),
+    )
+    count, first, last = rows[0]
+    wanted = session.last_seq - session.parent_seq
+    if count != wanted or (wanted and (first, last) != (session.parent_seq + 1, session.last_seq)):
+        look.wrong(
+            None,
+            f"it should have the messages {session.parent_seq + 1} to {session.last_seq},"
+            f" and has {count} from {first} to {last}",
+        )
+    newest = yield "SELECT last_message_id FROM sessions WHERE id = ?", (session.id,)
+    if newest[0][0] < look.newest:
+        look.wrong(None, "its greatest message id is not the one that it remembers")
+
+
+def _look_beside(look: _Look, session: Session) -> Generator[Statement, Rows, None]:
+    """Compare other tables with what the messages say."""
+    place = (session.id,)
+    rows = yield (
+        "SELECT session_id, seq, day, model, provider, user_id, team_id, input_tokens, output_tokens,"
+        " cached_input_tokens, cache_creation_input_tokens, reasoning_tokens, cost_usd FROM usage WHERE session_id = ?",
+        place,
+    )
+    for row in look.usage.symmetric_difference(map(tuple, rows)):
+        look.wrong(row[1], "what it consumed is not what the totals count")
+    rows = yield "SELECT seq, sha256 FROM blob_refs WHERE session_id = ?", place
+    for seq, sha256 in look.blobs.symmetric_difference((seq, sha256) for seq, sha256 in rows):
+        look.wrong(seq, f"the large content {sha256} that it names is not noted, or is noted and not named")
+    rows = yield (
+        "SELECT id, message_id, seq, name, result_message_id, result_seq, status FROM tool_calls WHERE session_id = ?",
+        place,
+    )
+    _look_at_calls(look, session, rows)
+
+
+def _look_at_calls(look: _Look, session: Session, rows: Iterable[tuple[Any, ...]]) -> None:
+    noted: set[str] = set()
+    for call_id, message_id, seq, name, answer_id, answer_seq, status in rows:
+        noted.add(call_id)
+        is_shared = seq <= session.parent_seq
+        made = look.calls.get(call_id)
+        is_settled = answer_seq is not None or status == "cancelled"
+        if not is_shared and made != (message_id, seq, name) and not (made is None and is_settled):
+            look.wrong(seq, f"the call {call_id} is noted otherwise than it was made")
+        answers = look.results.get(call_id, set())
+        if answer_seq is not None and (answer_seq, answer_id) not in answers:
+            look.wrong(answer_seq, f"the call {call_id} is noted as answered, and is not")
+        if answer_seq is None and any(place > seq for place, _ in answers):
+            look.wrong(seq, f"the call {call_id} was answered, and is not noted so")
+    for call_id in look.calls.keys() - noted:
+        look.wrong(look.calls[call_id][1], f"the call {call_id} is not noted")
+
+
+# --- what cannot be read at once -------------------------------------------------------------------------------------
+
+
+async def _bit_by_bit(store: Store, session_id: str, error: DamagedError) -> _Look:
+    """Look at a session of which something cannot even be read, to find what it is."""
+    look = _Look(session_id)
+    try:
+        session = await store.get_session(session_id)
+    except DragomanError:
+        look.wrong(None, error.what)
+        return look
+    for after in range(session.parent_seq, session.last_seq, _PAGE):
+        count = min(_PAGE, session.last_seq - after)
+        try:
+            for found in await store._read(read(session_id, after, count)):
+                look.take(found)
+        except DamagedError:
+            await _one_by_one(store, look, range(after + 1, after + count + 1))
+    if not look.damage:
+        look.wrong(None, error.what)
+    return look
+
+
+async def _one_by_one(store: Store, look: _Look, seqs: range) -> None:
+    for seq in seqs:
+        try:
+            for found in await store._read(at(look.session_id, [seq])):
+                look.take(found)
+        except DamagedError as error:
+            look.wrong(seq, error.what)
+
+
+async def _blobs_of(store: Store, look: _Look, known: dict[str, Damage | None]) -> list[Damage]:
+    """Look at large content that a session names; each only once, and not again if somebody else names it too."""
+    damage: list[Damage] = []
+    for seq, sha256 in sorted(look.blobs):
+        if sha256 not in known:
+            known[sha256] = None
+            try:
+                await store.blobs.get(sha256)
+            except DamagedError as error:
+                if await store._read(_is_named(look.session_id, seq, sha256)):  # and nobody has deleted it meanwhile
+                    known[sha256] = Damage(session_id=look.session_id, seq=seq, what=f"{error.what} ({sha256})")
+        if (found := known[sha256]) is not None:
+            damage.append(msgspec.structs.replace(found, session_id=look.session_id, seq=seq))
+    return damage
+
+
+@operation
+def _is_named(session_id: str, seq: int, sha256: str) -> Generator[Statement, Rows, bool]:
+    place = (session_id, seq, sha256)
+    return bool((yield "SELECT 1 FROM blob_refs WHERE session_id = ? AND seq = ? AND sha256 = ?", place))
