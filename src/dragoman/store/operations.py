@@ -599,7 +599,7 @@ def used(session_id: str, seq: int, message: Message) -> Statement:
 
 # --- messages: reading -----------------------------------------------------------------------------------------------
 
-_COLUMNS: Final = (
+COLUMNS: Final = (
     "session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status, unknown_json,"
     " blobs_json, hash"
 )
@@ -617,7 +617,7 @@ class Found(msgspec.Struct, frozen=True):
     hash: bytes
 
 
-def _found(row: tuple[Any, ...]) -> Found:
+def found_from(row: tuple[Any, ...]) -> Found:
     columns = Columns(
         id=row[2],
         role=row[3],
@@ -642,7 +642,7 @@ def read(session_id: str, after_seq: int, limit: int) -> Generator[Statement, Ro
         if (first <= stretch.last or is_own) and wanted > 0:
             last = first + wanted if is_own else stretch.last  # of its own there is nothing behind the last one
             rows = yield (
-                f"SELECT {_COLUMNS} FROM messages WHERE session_id = ? AND seq >= ? AND seq <= ? ORDER BY seq LIMIT ?",
+                f"SELECT {COLUMNS} FROM messages WHERE session_id = ? AND seq >= ? AND seq <= ? ORDER BY seq LIMIT ?",
                 (stretch.session_id, first, last, wanted),
             )
             found.extend(_unbroken(rows, stretch, range(first, min(first + wanted, stretch.last + 1))))
@@ -653,7 +653,7 @@ def _unbroken(rows: Rows, stretch: Stretch, places: range) -> list[Found]:
     """The rows, if there is one for each of these places and no other."""
     if [row[1] for row in rows] != list(places):
         raise _gone(stretch.session_id, f"of the messages {places.start} to {places.stop - 1} some are not there")
-    return [_found(row) for row in rows]
+    return [found_from(row) for row in rows]
 
 
 @operation
@@ -666,7 +666,7 @@ def read_back(session_id: str, before_seq: int | None, limit: int) -> Generator[
         is_newest = before_seq is None and stretch.session_id == session_id
         if (last >= stretch.first or is_newest) and wanted > 0:
             rows = yield (
-                f"SELECT {_COLUMNS} FROM messages WHERE session_id = ? AND seq >= ? AND seq <= ?"
+                f"SELECT {COLUMNS} FROM messages WHERE session_id = ? AND seq >= ? AND seq <= ?"
                 " ORDER BY seq DESC LIMIT ?",
                 (stretch.session_id, stretch.first, _NO_PLACE if is_newest else last, wanted),
             )
@@ -681,8 +681,8 @@ def at(session_id: str, seqs: Sequence[int]) -> Generator[Statement, Rows, list[
     stretches = yield from lineage(session_id)
     for seq in seqs:
         owner = next((one.session_id for one in stretches if one.first <= seq <= one.last), session_id)
-        rows = yield f"SELECT {_COLUMNS} FROM messages WHERE session_id = ? AND seq = ?", (owner, seq)
-        found.extend(map(_found, rows))
+        rows = yield f"SELECT {COLUMNS} FROM messages WHERE session_id = ? AND seq = ?", (owner, seq)
+        found.extend(map(found_from, rows))
     return found
 
 
@@ -691,11 +691,11 @@ def get_message(session_id: str, message_id: str) -> Generator[Statement, Rows, 
     """The message of that id, or ``UnknownMessageError``."""
     for stretch in reversed((yield from lineage(session_id))):
         rows = yield (
-            f"SELECT {_COLUMNS} FROM messages WHERE session_id = ? AND id = ? AND seq <= ?",
+            f"SELECT {COLUMNS} FROM messages WHERE session_id = ? AND id = ? AND seq <= ?",
             (stretch.session_id, message_id, stretch.last),
         )
         if rows:
-            return _found(rows[0])
+            return found_from(rows[0])
     raise unknown_message(session_id, message_id)
 
 
