@@ -7,10 +7,10 @@
 | stream | ``stream_reader(framing=None, quirks=())`` | ``stream_writer(framing=None)`` |
 | error | ``read_error(status, headers, body) -> Fault`` | ``write_error(fault) -> Written`` |
 
-Reading and writing for the same dialect gives the same wire again. What the canonical fields cannot say is kept as
-residue, as the difference between what we would have written and what came; see ``parts.residue``. Adding a dialect is
-adding a module here: everything else finds it by itself. ``quirks`` are names of what a provider does otherwise than its
-dialect; a module that knows any lists them as ``QUIRKS``, and ignores all others.
+``wire`` is an object or the JSON text of one. Reading and writing for the same dialect gives the same wire again. What
+the canonical fields cannot say is kept as residue, as the difference between what we would have written and what came;
+see ``parts.residue``. Adding a dialect is adding a module here: everything else finds it by itself. ``quirks`` name
+what a provider does otherwise than its dialect; a module that knows any lists them as ``QUIRKS``, and ignores others.
 """
 
 from __future__ import annotations

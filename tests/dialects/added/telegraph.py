@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.body import a_list, an_object, from_body
+from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.framing import json_line, splitter
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.errors import FormatError
@@ -57,9 +58,9 @@ _SAID: Final = ("max_output_tokens", "temperature", "stream")  # the options tha
 # --- request ---------------------------------------------------------------------------------------------------------
 
 
-def read_request(wire: Any) -> Request:
+@from_body
+def read_request(body: dict[str, Any]) -> Request:
     """A request as a telegraph takes it."""
-    body = an_object(wire, "$")
     conversation = Conversation()
     for index, item in enumerate(a_list(body.get("lines"), "$.lines")):
         block = _read_line(item, f"$.lines[{index}]", conversation)
@@ -169,9 +170,9 @@ def _written_lines(
 # --- reply -----------------------------------------------------------------------------------------------------------
 
 
-def read_reply(wire: Any) -> Reply:
+@from_body
+def read_reply(body: dict[str, Any]) -> Reply:
     """An answer, whole."""
-    body = an_object(wire, "$")
     conversation = Conversation()
     items = enumerate(a_list(body.get("lines"), "$.lines"))
     has_failed = body.get("end") == "error"

@@ -13,7 +13,8 @@ import base64
 import binascii
 from typing import Any, Final
 
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.body import a_list, an_object
+from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.plainness import is_json, is_sound
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none

@@ -17,7 +17,8 @@ import msgspec
 from dragoman.dialects.anthropic.blocks import NAME, block_notes, read_block
 from dragoman.dialects.anthropic.error import read_error
 from dragoman.dialects.anthropic.reply import natural_reply, read_usage, reply_from
-from dragoman.dialects.parts.conversation import Conversation, an_object
+from dragoman.dialects.parts.body import an_object
+from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.dialects.parts.framing import FramingError, splitter
 from dragoman.dialects.parts.late import Late

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from dragoman.dialects.anthropic.blocks import NAME, read_block, read_result, written_blocks
 from dragoman.dialects.parts.asides import lost_asides
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
+from dragoman.dialects.parts.body import a_list, an_object, from_body
+from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
 from dragoman.errors import FormatError
@@ -39,9 +40,9 @@ _APART: Final = ("messages", "system", "tools")  # parts of a request that are r
 _DEFAULT_MAX_TOKENS: Final = 4096  # the wire demands one; nobody asked for any
 
 
-def read_request(wire: Any) -> Request:
+@from_body
+def read_request(body: dict[str, Any]) -> Request:
     """A request as the Messages API takes it."""
-    body = an_object(wire, "$")
     conversation = Conversation()
     if "system" in body:
         _read_system(body["system"], conversation)

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from dragoman.dialects.bedrock_converse.words import ALSO_KNOWN_AS, FORMAT_WORDS, FORMATS, NAME
-from dragoman.dialects.parts.conversation import Conversation, an_object
+from dragoman.dialects.parts.body import an_object
+from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import JsonError

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +19,7 @@ from dragoman.dialects.bedrock_converse.blocks import compact, id_note, natural_
 from dragoman.dialects.bedrock_converse.error import read_error
 from dragoman.dialects.bedrock_converse.reply import read_end, read_usage
 from dragoman.dialects.bedrock_converse.words import NAME
+from dragoman.dialects.parts.body import unkept
 from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.dialects.parts.framing import Frame, FramingError, splitter
@@ -43,6 +44,7 @@ FRAMINGS: Final = ("aws-eventstream", "aws-eventstream-decoded")
 _PADDING: Final = "p"  # of random length, against those who count the bytes on the line
 _BEGUN: Final = ("toolUse", "toolResult", "image")  # blocks with a contentBlockStart; others begin with a delta
 _OWN: Final = {"dialect": NAME, "own": True}
+_Handler = Callable[["StreamReader", dict[str, Any], list[StreamEvent]], str | None]
 
 
 class _Arriving:
@@ -171,12 +173,20 @@ class StreamReader:
         elif frame.is_failure and not self._is_complete:
             self._fail(_told(frame), events)
         elif handler is not None and not self._is_complete:
-            wire = _object_in(frame)
-            problem = None if wire is None else handler(self, wire, events)
-            if wire is None:
-                self._fail(stream_error(NAME, "bad_event", f"a {frame.event} that is not a JSON object"), events)
-            elif problem is not None:
-                self._fail(stream_error(NAME, "protocol_violation", problem), events)
+            self._take_object(frame, handler, events)
+
+    def _take_object(self, frame: Frame, handler: _Handler, events: list[StreamEvent]) -> None:
+        wire = _object_in(frame)
+        if wire is None:
+            self._fail(stream_error(NAME, "bad_event", f"a {frame.event} that is not a JSON object"), events)
+            return
+        try:
+            problem = handler(self, wire, events)
+        except (ValueError, RecursionError) as error:
+            self._fail(stream_error(NAME, "bad_event", unkept(error)[1]), events)
+            return
+        if problem is not None:
+            self._fail(stream_error(NAME, "protocol_violation", problem), events)
 
     def _fail(self, error: StreamError, events: list[StreamEvent]) -> None:
         if not self._is_complete:
@@ -318,7 +328,11 @@ class StreamReader:
 
     def _complete(self, events: list[StreamEvent]) -> None:
         """What a whole answer would have said beside its blocks."""
-        end = read_end({**(self._stop or {}), **(self._metadata or {}), "output": {"message": self._message}})
+        try:
+            end = read_end({**(self._stop or {}), **(self._metadata or {}), "output": {"message": self._message}})
+        except (ValueError, RecursionError) as error:
+            self._fail(stream_error(NAME, "bad_event", unkept(error)[1]), events)
+            return
         raw = self._late.noted(end.provider_raw)
         if end.fault is not None:
             events.append(StreamError(end.fault, raw))
@@ -327,7 +341,7 @@ class StreamReader:
         self._is_complete = True
 
 
-_HANDLERS: Final = {
+_HANDLERS: Final[dict[str, _Handler]] = {
     "messageStart": StreamReader._message_start,
     "contentBlockStart": StreamReader._block_start,
     "contentBlockDelta": StreamReader._block_delta,

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from dragoman.dialects.bedrock_converse.blocks import losing, read_block, written_blocks
 from dragoman.dialects.bedrock_converse.words import MALFORMED, NAME, STOP_REASONS, STOP_WORDS, TIERS, UNUSABLE
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.body import a_list, an_object, from_body
+from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
@@ -18,9 +19,9 @@ from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Writte
 from dragoman.message import TokenUsage
 
 
-def read_reply(wire: Any) -> Reply:
+@from_body
+def read_reply(body: dict[str, Any]) -> Reply:
     """An answer as Converse gives it."""
-    body = an_object(wire, "$")
     output = an_object(body.get("output"), "$.output")
     message = an_object(output.get("message"), "$.output.message")
     conversation = Conversation()

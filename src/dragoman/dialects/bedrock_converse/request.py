@@ -13,7 +13,8 @@ from dragoman.dialects.bedrock_converse.blocks import losing, read_block, read_r
 from dragoman.dialects.bedrock_converse.options import family_of, lose_options, natural_top, read_options
 from dragoman.dialects.bedrock_converse.words import NAME
 from dragoman.dialects.parts.asides import lost_asides
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
+from dragoman.dialects.parts.body import a_list, an_object, from_body
+from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import FormatError
@@ -21,9 +22,9 @@ from dragoman.exchange import Loss, OpaqueTool, Request, SideEffects, ToolDefini
 from dragoman.message import Message, Role
 
 
-def read_request(wire: Any) -> Request:
+@from_body
+def read_request(body: dict[str, Any]) -> Request:
     """A request as Converse takes it; the model is there only if the caller put ``modelId`` into it."""
-    body = an_object(wire, "$")
     conversation = Conversation()
     system = a_list(body.get("system", []), "$.system")
     if system:

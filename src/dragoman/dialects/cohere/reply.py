@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from dragoman.dialects.cohere.blocks import NAME, cannot_say, natural_message, read_said, was_silent
 from dragoman.dialects.cohere.error import RETRYABLE, read_error, write_error
-from dragoman.dialects.parts.conversation import Conversation, an_object
+from dragoman.dialects.parts.body import an_object, from_body
+from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.functions import ended_unusable, without_silence
 from dragoman.dialects.parts.losses import sayable
@@ -45,9 +46,9 @@ _ENDS: Final = {  # what an answer that ended badly failed of, by its finish rea
 }
 
 
-def read_reply(wire: Any) -> Reply:
+@from_body
+def read_reply(body: dict[str, Any]) -> Reply:
     """An answer of ``/v2/chat``, whole; an error that came with HTTP 200 is a reply with a fault."""
-    body = an_object(wire, "$")
     if isinstance(body.get("message"), str):
         fault = read_error(None, {}, body)
         raw = noted(NAME, write_error(fault).wire, body, form="error")

@@ -19,7 +19,8 @@ from dragoman.dialects.cohere.blocks import (
     written_part,
 )
 from dragoman.dialects.parts.asides import lost_asides
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
+from dragoman.dialects.parts.body import a_list, an_object, from_body
+from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls
 from dragoman.dialects.parts.functions import read_tool, written_tool
 from dragoman.dialects.parts.losses import lost_failure, lost_options, sayable
 from dragoman.dialects.parts.residue import noted, notes_of, restored
@@ -42,9 +43,9 @@ _CHOICE_WORDS: Final = {"required": "REQUIRED", "tool": "REQUIRED", "none": "NON
 _APART: Final = ("messages", "tools")  # parts of a request that are read one by one
 
 
-def read_request(wire: Any) -> Request:
+@from_body
+def read_request(body: dict[str, Any]) -> Request:
     """A request as ``/v2/chat`` takes it."""
-    body = an_object(wire, "$")
     conversation = Conversation()
     for index, message in enumerate(a_list(body.get("messages"), "$.messages")):
         _read_message(an_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", conversation)

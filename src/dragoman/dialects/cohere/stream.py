@@ -26,7 +26,8 @@ from dragoman.dialects.cohere.blocks import (
 )
 from dragoman.dialects.cohere.error import read_error
 from dragoman.dialects.cohere.reply import NO_ID, natural_reply, reply_from
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.body import a_list, an_object
+from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.faults import stream_error
 from dragoman.dialects.parts.framing import json_text, sse_frame
 from dragoman.dialects.parts.reading import FrameReader

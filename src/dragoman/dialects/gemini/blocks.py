@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dragoman.dialects.gemini.spelling import NAME, in_camel, respelled
-from dragoman.dialects.parts.conversation import Conversation, an_object
+from dragoman.dialects.parts.body import an_object
+from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.exchange import Loss

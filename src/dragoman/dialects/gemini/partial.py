@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.conversation import a_list, an_object
+from dragoman.dialects.parts.body import a_list, an_object
 from dragoman.errors import FormatError
 
 

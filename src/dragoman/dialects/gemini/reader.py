@@ -19,7 +19,7 @@ from dragoman.dialects.gemini.error import read_error
 from dragoman.dialects.gemini.partial import PartialCall, raw_arguments
 from dragoman.dialects.gemini.reply import finish_reason_of, natural_rest, read_rest, read_usage, rest_notes
 from dragoman.dialects.gemini.spelling import NAME, in_camel
-from dragoman.dialects.parts.conversation import a_list, an_object
+from dragoman.dialects.parts.body import a_list, an_object, unkept
 from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, redacted, stream_error
 from dragoman.dialects.parts.framing import Frame, FramingError, splitter
 from dragoman.dialects.parts.residue import noted
@@ -188,6 +188,9 @@ class StreamReader:
                 self._take_candidate(an_object(candidate, "candidates"), events)
         except FormatError as error:
             self._fail("protocol_violation", str(error), events)
+            return
+        except (ValueError, RecursionError) as error:
+            self._fail("bad_event", unkept(error)[1], events)
             return
         feedback = chunk.get("promptFeedback")
         if isinstance(feedback, dict) and feedback.get("blockReason") and not self._first:

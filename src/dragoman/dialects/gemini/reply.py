@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from dragoman.dialects.gemini.blocks import Turns, cannot_say, read_part, written_part
 from dragoman.dialects.gemini.spelling import NAME
-from dragoman.dialects.parts.conversation import a_list, an_object, lost_fault
+from dragoman.dialects.parts.body import a_list, an_object, from_body
+from dragoman.dialects.parts.conversation import lost_fault
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
@@ -54,9 +55,9 @@ _FINISH_WORDS: Final = {
 }
 
 
-def read_reply(wire: Any) -> Reply:
+@from_body
+def read_reply(body: dict[str, Any]) -> Reply:
     """A response of generateContent. Its first candidate is the reply."""
-    body = an_object(wire, "$")
     rest, parts, notes = _reply_apart(body)
     turns = Turns(str(body.get("responseId", "")))
     content = tuple(read_part(part, "model", turns, "$.candidates[0].content.parts") for part in parts)

@@ -20,7 +20,7 @@ from dragoman.dialects.gemini.options import (
 from dragoman.dialects.gemini.spelling import NAME, in_camel, listed, respelled
 from dragoman.dialects.gemini.tools import read_tools, written_tools
 from dragoman.dialects.parts.asides import lost_asides
-from dragoman.dialects.parts.conversation import a_list, an_object
+from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import FormatError
@@ -30,9 +30,10 @@ from dragoman.message import InvalidToolUseBlock, Message, Role, TextBlock, Tool
 _APART: Final = ("contents", "systemInstruction", "tools", "toolConfig", "generationConfig")  # read one by one
 
 
-def read_request(wire: Any) -> Request:
+@from_body
+def read_request(wire: dict[str, Any]) -> Request:
     """A request as generateContent takes it."""
-    body, snake = in_camel(an_object(wire, "$"))
+    body, snake = in_camel(wire)
     turns = Turns()
     if body.get("systemInstruction"):
         _read_system(body["systemInstruction"], turns)

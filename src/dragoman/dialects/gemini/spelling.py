@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dragoman.dialects.parts.conversation import a_list
+from dragoman.dialects.parts.body import a_list
 
 NAME: Final = "gemini"
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dragoman.dialects.gemini.schema import lowered, raised
 from dragoman.dialects.gemini.spelling import NAME, in_camel, respelled
-from dragoman.dialects.parts.conversation import an_object
+from dragoman.dialects.parts.body import an_object
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.exchange import Loss, OpaqueTool, SideEffects, ToolDefinition
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.body import a_list, an_object
+from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.functions import read_arguments
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.errors import FormatError

@@ -17,7 +17,8 @@ from dragoman.dialects.ollama.blocks import (
     was_silent,
 )
 from dragoman.dialects.ollama.error import read_error, write_error
-from dragoman.dialects.parts.conversation import Conversation, an_object
+from dragoman.dialects.parts.body import an_object, from_body
+from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.faults import stream_error
 from dragoman.dialects.parts.functions import ended_unusable, without_silence
@@ -37,9 +38,9 @@ _UNUSABLE: Final = {  # faults that we found in an answer which ended like any o
 }
 
 
-def read_reply(wire: Any) -> Reply:
+@from_body
+def read_reply(body: dict[str, Any]) -> Reply:
     """An answer of ``/api/chat``, whole; an error that came with HTTP 200 is a reply with a fault."""
-    body = an_object(wire, "$")
     if body.get("message") is None and body.get("error") is not None:
         fault = read_error(None, {}, body)
         raw = noted(NAME, write_error(fault).wire, body, form="error")

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from dragoman.dialects.ollama.blocks import NAME, cannot_say, form_of, natural_message, read_blocks, written_call
 from dragoman.dialects.parts.asides import lost_asides
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.body import a_list, an_object, from_body
+from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.functions import read_tool, written_tool
 from dragoman.dialects.parts.losses import lost_failure, lost_options, sayable
 from dragoman.dialects.parts.residue import noted, notes_of, restored
@@ -32,9 +33,9 @@ _APART: Final = ("messages", "tools")  # parts of a request that are read one by
 _LEVELS: Final = ("low", "medium", "high")  # how much to think, for the models that take more than yes and no
 
 
-def read_request(wire: Any) -> Request:
+@from_body
+def read_request(body: dict[str, Any]) -> Request:
     """A request as ``/api/chat`` takes it."""
-    body = an_object(wire, "$")
     if "messages" not in body:
         raise FormatError("a request has messages", where="$.messages")
     conversation, calls = Conversation(), _Calls()

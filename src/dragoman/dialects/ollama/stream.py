@@ -24,7 +24,8 @@ from dragoman.dialects.ollama.blocks import (
 )
 from dragoman.dialects.ollama.error import read_error, write_error
 from dragoman.dialects.ollama.reply import NO_TIME, natural_reply, reply_from
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.body import a_list, an_object
+from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.faults import stream_error
 from dragoman.dialects.parts.framing import json_line, json_text, sse_frame
 from dragoman.dialects.parts.functions import read_arguments

@@ -19,7 +19,8 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Place, detail_text, origin_of_thinking, thinking_texts
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.body import a_list, an_object
+from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import JsonError

@@ -22,7 +22,8 @@ from dragoman.dialects.openai_chat.blocks import (
 )
 from dragoman.dialects.openai_chat.chunks import Place
 from dragoman.dialects.openai_chat.error import read_error, write_error
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.body import a_list, an_object, from_body
+from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
@@ -59,9 +60,9 @@ _NATIVE_LIMITS: Final = (
 _FAILURES: Final = ("error", "insufficient_system_resource")  # OpenRouter and Mistral; DeepSeek
 
 
-def read_reply(wire: Any) -> Reply:
+@from_body
+def read_reply(body: dict[str, Any]) -> Reply:
     """A completion as Chat Completions answers it; an error that came with HTTP 200 is a reply with a fault."""
-    body = an_object(wire, "$")
     if not body.get("choices") and body.get("error"):
         fault = read_error(None, {}, body)
         raw = noted(NAME, write_error(fault).wire, body, form="error")

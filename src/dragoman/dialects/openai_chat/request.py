@@ -25,7 +25,8 @@ from dragoman.dialects.openai_chat.blocks import (
 from dragoman.dialects.openai_chat.plain import plain_options, plain_tool, read_messages
 from dragoman.dialects.openai_chat.quirks import finish, fitted
 from dragoman.dialects.parts.asides import lost_asides
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
+from dragoman.dialects.parts.body import a_list, an_object, from_body
+from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none, texts_of
 from dragoman.errors import FormatError
@@ -51,9 +52,9 @@ _APART: Final = ("messages", "tools", "functions")  # parts of a request that ar
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 
 
-def read_request(wire: Any) -> Request:
+@from_body
+def read_request(body: dict[str, Any]) -> Request:
     """A request as Chat Completions takes it."""
-    body = an_object(wire, "$")
     conversation = Conversation()
     read_messages(a_list(body.get("messages"), "$.messages"), conversation, _read_message)
     messages, tools = tuple(conversation.messages), _read_tools(body)

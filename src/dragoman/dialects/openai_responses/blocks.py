@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.conversation import Conversation, an_object
+from dragoman.dialects.parts.body import an_object
+from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import JsonError

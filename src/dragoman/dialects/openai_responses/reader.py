@@ -40,7 +40,8 @@ from dragoman.dialects.openai_responses.items import (
     replacing,
 )
 from dragoman.dialects.openai_responses.reply import natural_reply, reply_from
-from dragoman.dialects.parts.conversation import Conversation, an_object
+from dragoman.dialects.parts.body import an_object, unkept
+from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.dialects.parts.framing import FramingError, splitter
 from dragoman.dialects.parts.late import Late
@@ -133,8 +134,8 @@ class StreamReader:
                 self._fail(stream_error(NAME, "bad_event", "an event that is not a JSON object", tail=kept), events)
         except (ViolationError, FormatError) as problem:
             self._fail(stream_error(NAME, "protocol_violation", str(problem)), events)
-        except (RecursionError, ValueError):  # nested too deeply, or half of a character
-            self._fail(stream_error(NAME, "bad_event", "an event that cannot be read"), events)
+        except (ValueError, RecursionError) as error:
+            self._fail(stream_error(NAME, "bad_event", unkept(error)[1]), events)
 
     def _take_event(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         kind = wire.get("type")

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from dragoman.dialects.openai_responses.blocks import NAME, TIERS, known_tier, read_item, written_items
 from dragoman.dialects.openai_responses.error import provider_code, read_error
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object
+from dragoman.dialects.parts.body import a_list, an_object, from_body
+from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
@@ -79,9 +80,9 @@ _ECHOED: Final[dict[str, Any]] = {
 }
 
 
-def read_reply(wire: Any) -> Reply:
+@from_body
+def read_reply(body: dict[str, Any]) -> Reply:
     """A response as the Responses API answers it."""
-    body = an_object(wire, "$")
     return judged(reply_from(body, a_list(body.get("output"), "$.output")))
 
 

@@ -20,7 +20,8 @@ from dragoman.dialects.openai_responses.blocks import (
     written_items,
 )
 from dragoman.dialects.parts.asides import lost_asides
-from dragoman.dialects.parts.conversation import Conversation, a_list, an_object, with_ids_of_calls
+from dragoman.dialects.parts.body import a_list, an_object, from_body
+from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls
 from dragoman.dialects.parts.quirks import REFUSALS, without_refused
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none
@@ -56,9 +57,9 @@ QUIRKS: Final = (*REFUSALS, "store_nothing")
 _APART: Final = ("input", "instructions", "tools")  # parts of a request that are read one by one
 
 
-def read_request(wire: Any) -> Request:
+@from_body
+def read_request(body: dict[str, Any]) -> Request:
     """A request as the Responses API takes it."""
-    body = an_object(wire, "$")
     conversation = Conversation()
     instructions = body.get("instructions")
     if instructions and not isinstance(instructions, str):

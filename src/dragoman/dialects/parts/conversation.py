@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from dragoman.dialects.parts.residue import notes_of
-from dragoman.errors import FormatError
 from dragoman.exchange import Loss, Reply, Request
 from dragoman.ids import TOOL_ID, derived_ulid
-from dragoman.jsontext import OWN, read_json
 from dragoman.message import (
     ContentBlock,
     InvalidToolUseBlock,
@@ -27,8 +25,6 @@ from dragoman.message import (
 from dragoman.value import unchecked
 
 UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # a wire does not say when something was said
-_decode: Final = msgspec.json.Decoder().decode
-_encode: Final = msgspec.json.Encoder().encode
 _ASSISTANT: Final = Role.ASSISTANT
 _CALLS: Final = (ToolUseBlock, InvalidToolUseBlock)
 _NOTHING: Final = MessageMetadata()
@@ -132,29 +128,3 @@ def tool_id_for(provider_id: str, count: int = 1) -> str:
     if count == 1 and TOOL_ID.fullmatch(provider_id):
         return provider_id
     return "tu_" + derived_ulid(0, provider_id, str(count))
-
-
-def body_of(wire: Any) -> dict[str, Any]:
-    """The whole of a wire: an object, or the JSON text of one, of which no key may be doubled."""
-    if type(wire) is bytes:
-        try:
-            body = _decode(wire)
-            if type(body) is dict and _encode(body) == wire:  # how deep its parts are is looked at where they are read
-                return body
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass  # the careful reader knows what to say about it
-    return an_object(read_json(wire, OWN) if isinstance(wire, bytes | str) else wire, "$")
-
-
-def an_object(value: Any, where: str) -> dict[str, Any]:
-    """The value, if it is an object."""
-    if type(value) is not dict:
-        raise FormatError(f"an object belongs here, not {type(value).__name__}", where=where)
-    return value
-
-
-def a_list(value: Any, where: str) -> list[Any]:
-    """The value, if it is a list."""
-    if type(value) is not list:
-        raise FormatError(f"a list belongs here, not {type(value).__name__}", where=where)
-    return value

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dragoman.dialects.parts.body import unkept
 from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, redacted, stream_error
 from dragoman.dialects.parts.framing import Frame, FramingError, splitter
 from dragoman.dialects.parts.late import Late
@@ -126,6 +127,8 @@ class FrameReader:
             self.take(wire, name, taken)
         except FormatError as error:
             taken.append(stream_error(self._dialect, "protocol_violation", str(error)))
+        except (ValueError, RecursionError) as error:
+            taken.append(stream_error(self._dialect, "bad_event", unkept(error)[1]))
         if taken and isinstance(taken[-1], MessageComplete):
             self._end = taken.pop()  # type: ignore[assignment]
         self._is_over = bool(taken) and isinstance(taken[-1], StreamError)

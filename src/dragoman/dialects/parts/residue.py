@@ -29,6 +29,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.message import ProviderRaw
+from dragoman.value import check_plain
 
 Residue = dict[str, Any]
 
@@ -39,7 +40,12 @@ def noted(dialect: str, written: Any, wire: Any, **notes: Any) -> ProviderRaw | 
     kept = {name: note for name, note in notes.items() if note is not None}
     if residue is not None:
         kept["residue"] = residue
-    return {"dialect": dialect, **kept} if kept else None
+    if not kept:
+        return None
+    raw = {"dialect": dialect, **kept}
+    if any(type(note) is dict or type(note) is list for note in kept.values()):
+        check_plain(raw, "provider_raw")  # not every value of ours does, nor does an event
+    return raw
 
 
 def notes_of(raw: ProviderRaw | None, dialect: str) -> ProviderRaw:

@@ -1,0 +1,108 @@
+"""The body of a request or an answer: an object, or the JSON text of one.
+
+    @from_body
+    def read_request(body)                      takes either, and refuses what nobody can keep
+    body_of(wire), an_object(…), a_list(…)      the value, if it is what belongs there
+    unkept(error)                               why a part of a wire cannot be kept, if an error is about that
+
+Values of ours refuse what they could not be stored with: what is nested too deep, half of a character, a number that is
+none. Read from a wire, that is the wire's mistake and not the program's. The one rule: whatever came, it is read, or it
+is an ``InputError`` that says where.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from dragoman.errors import FormatError, JsonError
+from dragoman.jsontext import OWN, read_json
+
+_SHOWN: Final = 12  # steps of the way to a place that is too deep
+_decode: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
+Read = TypeVar("Read")
+
+
+def from_body(read: Callable[[dict[str, Any]], Read]) -> Callable[[Any], Read]:
+    """The same function, for the object or its JSON text. What cannot be kept of it is a ``FormatError``."""
+
+    @functools.wraps(read)
+    def read_wire(wire: Any) -> Read:
+        body = body_of(wire)
+        try:
+            return read(body)
+        except (ValueError, RecursionError) as error:
+            code, what = unkept(error)
+            where = _deepest(body) if code == "too_deep" else "$"
+            raise FormatError(what, where=where, code=code) from error
+
+    return read_wire
+
+
+def unkept(error: ValueError | RecursionError) -> tuple[str, str]:
+    """Why a part of a wire cannot be kept: a code, and what to say."""
+    if isinstance(error, RecursionError) or "nested deeper" in str(error):
+        return "too_deep", "nested too deep to be kept"
+    if isinstance(error, UnicodeError) or "lone surrogate" in str(error):
+        return "invalid_unicode", "half of a character in a text"
+    return "invalid_message", str(error)
+
+
+def _deepest(body: dict[str, Any]) -> str:
+    """The way to the deepest place, or its beginning. It is looked for without a call in a call."""
+    depth, deepest = 0, "$"
+    level: list[tuple[str, Any]] = [("$", body)]
+    while level:
+        inner: list[tuple[str, Any]] = []
+        for where, value in level:
+            steps = value.items() if type(value) is dict else enumerate(value) if type(value) is list else ()
+            inner.extend((_step(where, key, depth), item) for key, item in steps if type(item) in (dict, list))
+        if inner:
+            deepest = inner[0][0]
+        level, depth = inner, depth + 1
+    return deepest
+
+
+def _step(where: str, key: str | int, depth: int) -> str:
+    if depth >= _SHOWN:
+        return where if depth > _SHOWN else f"{where}…"
+    return f"{where}[{key}]" if isinstance(key, int) else f"{where}.{key}"
+
+
+def body_of(wire: Any) -> dict[str, Any]:
+    """The whole of a wire: an object, or the JSON text of one, of which no key may be doubled."""
+    if type(wire) is bytes:
+        try:
+            body = _decode(wire)
+            if type(body) is dict and _encode(body) == wire:  # how deep its parts are is looked at where they are read
+                return body
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass  # the careful reader knows what to say about it
+    return an_object(_value_of(wire) if isinstance(wire, bytes | str) else wire, "$")
+
+
+def _value_of(text: bytes | str) -> Any:
+    try:
+        return read_json(text, OWN)
+    except JsonError as error:
+        if error.code != "too_deep":
+            raise
+        raise FormatError(error.what, where="$", remedy=error.remedy, code=error.code) from None
+
+
+def an_object(value: Any, where: str) -> dict[str, Any]:
+    """The value, if it is an object."""
+    if type(value) is not dict:
+        raise FormatError(f"an object belongs here, not {type(value).__name__}", where=where)
+    return value
+
+
+def a_list(value: Any, where: str) -> list[Any]:
+    """The value, if it is a list."""
+    if type(value) is not list:
+        raise FormatError(f"a list belongs here, not {type(value).__name__}", where=where)
+    return value
