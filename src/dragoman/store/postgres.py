@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _OLDEST: Final = 14
 _CONNECTIONS: Final = 10
 _MIGRATION_LOCK: Final = 0x44524147  # "DRAG"
+_CLOSING_S: Final = 20
 _PAUSES_S: Final = (0.02, 0.1, 0.5, 1.5)  # before an operation is tried again
 _SAFE_SETTINGS: Final = {"fsync": "on", "full_page_writes": "on", "server_encoding": "UTF8"}
 _SAFE_COMMITS: Final = ("on", "remote_apply")
@@ -100,7 +101,8 @@ class PostgresStore(Store):
         await self.searching.stop()
         pool, self._pool = self._pool, None
         if pool is not None:
-            await pool.close()
+            with contextlib.suppress(TimeoutError):  # a server that does not answer keeps nobody here
+                await asyncio.wait_for(pool.close(), _CLOSING_S)
 
     @property
     def _where(self) -> str:
