@@ -349,6 +349,21 @@ def _ran(connection: apsw.Connection, operation: Operation[Any]) -> Any:
         return done.value
 
 
+def _read(connection: apsw.Connection, operation: Operation[Any]) -> Any:
+    """Run an operation that reads. What it cannot make sense of is damage: it was written in good order."""
+    execute, steps = connection.execute, iter(operation)
+    try:
+        sql, arguments = next(steps)
+        while True:
+            rows = execute(sql, bindable(arguments)).fetchall()
+            try:
+                sql, arguments = steps.send(rows)
+            except (TypeError, ValueError, ArithmeticError, LookupError) as error:
+                raise DamagedError(f"what is stored makes no sense ({error})", remedy="Run dragoman verify") from error
+    except StopIteration as done:
+        return done.value
+
+
 class _Reader:
     """A thread that reads."""
 
@@ -361,7 +376,7 @@ class _Reader:
             operation, loop, future = job
             try:
                 with _transaction(self._connection, "DEFERRED"):
-                    outcome: Any = _ran(self._connection, operation)
+                    outcome: Any = _read(self._connection, operation)
             except Exception as error:  # noqa: BLE001  it is raised where it was asked for
                 outcome = _Failed(_translated(error, self._connection))
             _tell(loop, [(future, outcome)])
@@ -476,6 +491,8 @@ def _translated(error: Exception, connection: apsw.Connection) -> Exception:
             return StorageError("another program keeps the database locked; nothing was stored", code="storage_failed")
         case apsw.CorruptError() | apsw.NotADBError():
             return DamagedError(f"the database file is damaged ({error})", remedy="Run dragoman verify")
+        case apsw.SQLError():  # our statements are good: it is the tables that are not those that we made
+            return DamagedError(f"the tables are not as they were made ({error})", remedy="Run dragoman verify")
         case UnicodeDecodeError() | msgspec.DecodeError():
             return DamagedError(f"what is stored cannot be read ({error})", remedy="Run dragoman verify")
         case UnicodeEncodeError():
