@@ -380,6 +380,25 @@ async def test_a_damaged_message_is_never_shown_and_does_not_stop_the_index(stor
     assert await seqs(store, "apple", model="acme:one", user_id="usr_1") == []
 
 
+async def test_a_message_that_is_gone_does_not_stop_the_index(store: Store) -> None:
+    session = await a_session(store, "apple one", "apple two", "apple three")
+    await store._write(asked("DELETE FROM messages WHERE seq = 2"))
+    await store.append(session.id, said("apple four"))
+    assert await seqs(store, "apple") == [1, 3, 4]
+    assert not await is_behind(store)
+
+
+async def test_a_text_that_cannot_be_decoded_does_not_stop_the_index(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        session = await a_session(store, "apple one", "apple two", "apple three")
+        spoil = "UPDATE messages SET content_json = CAST(CAST(content_json AS BLOB) || x'ff' AS TEXT) WHERE seq = ?"
+        await store._write(asked(spoil, 2))
+        assert await seqs(store, "apple") == [1, 3]
+        assert not await is_behind(store)
+        await store._write(asked(spoil, 3))
+        assert await seqs(store, "apple", session_id=session.id) == [1]
+
+
 async def test_a_message_whose_large_text_is_gone_does_not_stop_the_index(store: Store) -> None:
     session = await a_session(store, "apple " + "x " * 20_000, "apple behind it")
     for blob in [blob async for blob in store.blobs.list()]:

@@ -22,7 +22,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from dragoman.store.operations import Found, Rows, Statement, Stretch, lineage, operation, read
+from dragoman.errors import DamagedError
+from dragoman.store.operations import COLUMNS, Found, Rows, Statement, Stretch, found_from, lineage, operation
 from dragoman.store.rows import micros
 from dragoman.store.words import Analysis, Term
 
@@ -54,6 +55,7 @@ class Pending(msgspec.Struct, frozen=True):
     after: int
     last: int
     rows: Sequence[Found]
+    unreadable: Sequence[tuple[int, bytes]] = ()  # places and hashes of rows that the engine cannot give
 
 
 class Filters(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,11 +71,12 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A row that fits, and the session to show it in."""
+    """A message that fits, and the session to show it in."""
 
     session_id: str
+    seq: int
     score: float
-    row: Found
+    shown_in: str
 
 
 # --- what engines do differently -------------------------------------------------------------------------------------
@@ -143,7 +146,8 @@ class Fts5:
             asked.append(f"session : ({' OR '.join(_session_word(one) for one in sessions)})")
         return (
             "SELECT m.session_id, m.seq, -bm25(search, 1.0, 0.5, 0.0) AS score, m.number AS newest FROM search"
-            f" JOIN messages AS m ON m.number = search.rowid{_SESSIONS_TOO if joined == 'sessions' else ''}"
+            " CROSS JOIN messages AS m ON m.number = search.rowid"  # in this order, whatever the conditions
+            f"{' CROSS' + _SESSIONS_TOO if joined == 'sessions' else ''}"
             " WHERE search MATCH ?",
             "score DESC, newest DESC",
             [" AND ".join(asked)],
@@ -207,7 +211,7 @@ class Tsvector:
         yield "DELETE FROM search WHERE session_id = ? AND seq BETWEEN ? AND ?", (session_id, first, last)
 
     def empty(self) -> Steps:
-        yield "DELETE FROM search", ()
+        yield "TRUNCATE search", ()
 
     def compact(self) -> Steps:
         yield from ()  # VACUUM is the server's, as it is for every other table
@@ -290,11 +294,25 @@ def pending(wanted: Iterable[tuple[str, int]], most: int) -> Generator[Statement
         found = yield "SELECT indexed_seq, last_seq FROM sessions WHERE id = ?", (session_id,)
         if most > 0 and found and found[0][0] < min(last, found[0][1]):
             after = found[0][0]
-            rows = [row for row in (yield from read(session_id, after, most)) if row.session_id == session_id]
-            until = rows[-1].seq if len(rows) == most else found[0][1]
-            made.append(Pending(session_id, after, until, rows))
+            rows = yield (
+                f"SELECT {COLUMNS} FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?",
+                (session_id, after, most),
+            )
+            until = rows[-1][1] if len(rows) == most else found[0][1]
+            made.append(Pending(session_id, after, until, list(map(found_from, rows))))
             most -= len(rows)
     return made
+
+
+@operation
+def unreadable(session_id: str) -> Generator[Statement, Rows, list[Pending]]:
+    """The next message that the index lacks of a session, without a look into it."""
+    rows = yield (
+        "SELECT s.indexed_seq, m.seq, m.hash FROM sessions AS s JOIN messages AS m ON m.session_id = s.id"
+        " WHERE s.id = ? AND m.seq > s.indexed_seq ORDER BY m.seq LIMIT 1",
+        (session_id,),
+    )
+    return [Pending(session_id, after, seq, (), [(seq, hash_)]) for after, seq, hash_ in rows]
 
 
 @operation
@@ -318,7 +336,7 @@ def _put(engine: str, piece: Piece) -> Steps:
         "SELECT seq, hash FROM messages WHERE session_id = ? AND seq > ? AND seq <= ? ORDER BY seq",
         (piece.session_id, piece.after, piece.last),
     )
-    stored = {seq: bytes(hash_) for seq, hash_ in rows}
+    stored: dict[int, bytes] = dict(rows)
     entries = {entry.seq: entry for entry in piece.entries}
     changed = [seq for seq, hash_ in stored.items() if seq not in entries or entries[seq].hash != hash_]
     last = changed[0] - 1 if changed else piece.last
@@ -361,8 +379,6 @@ def find(
     """The messages in which everything is that was asked for, the best first."""
     index = INDEXES[engine]
     within = (yield from lineage(filters.session_id)) if filters.session_id is not None else []
-    if filters.session_id is not None and not within:
-        return []
     borrowed = yield from _borrowed(filters)
     conditions, arguments = _conditions(index, filters, within, borrowed)
     statement, order, asked = index.query(terms, [stretch.session_id for stretch in within], _joined(filters))
@@ -370,12 +386,29 @@ def find(
         f"{statement}{''.join(f' AND {one}' for one in conditions)} ORDER BY {order} LIMIT ? OFFSET ?",
         (*asked, *arguments, limit, offset),
     )
-    matches: list[Match] = []
-    for session_id, seq, score, *_ in places:
-        shown = filters.session_id or borrowed.get(session_id, (session_id, 0))[0]
-        rows = yield from read(session_id, seq - 1, 1)
-        matches.extend(Match(shown, float(score), row) for row in rows if row.seq == seq)
-    return matches
+    return [
+        Match(session_id, seq, score, filters.session_id or borrowed.get(session_id, (session_id, 0))[0])
+        for session_id, seq, score, *_ in places
+    ]
+
+
+@operation
+def rows_of(matches: Sequence[Match]) -> Generator[Statement, Rows, list[Found]]:
+    """The rows of these messages, in no order."""
+    found: list[Found] = []
+    for first in range(0, len(matches), _AT_ONCE):
+        some = [(match.session_id, match.seq) for match in matches[first : first + _AT_ONCE]]
+        some.extend([some[-1]] * (_AT_ONCE - len(some)))  # one statement, however many there are
+        rows = yield (
+            f"SELECT {COLUMNS} FROM messages WHERE (session_id, seq) IN ({_VALUES})",
+            [value for place in some for value in place],
+        )
+        found.extend(map(found_from, rows))
+    return found
+
+
+_AT_ONCE: Final = 20
+_VALUES: Final = f"VALUES {', '.join(['(CAST(? AS text), CAST(? AS bigint))'] * _AT_ONCE)}"
 
 
 def _joined(filters: Filters) -> str:
@@ -430,7 +463,11 @@ def _borrowed(filters: Filters) -> Generator[Statement, Rows, dict[str, tuple[st
     longest = {parent: fork for fork, parent in forks}
     shown: dict[str, tuple[str, int]] = {}
     for fork in longest.values():
-        for stretch in (yield from lineage(fork)):
+        try:
+            stretches = yield from lineage(fork)
+        except DamagedError:
+            continue  # which is no reason to find nothing elsewhere
+        for stretch in stretches:
             if stretch.session_id != fork and stretch.last > shown.get(stretch.session_id, ("", 0))[1]:
                 shown[stretch.session_id] = fork, stretch.last
     return shown

@@ -34,7 +34,7 @@ from dragoman.message import (
 from dragoman.store import indexes
 from dragoman.store.indexes import Entry, Filters, Match, Pending, Piece
 from dragoman.store.operations import Found, lineage, operation
-from dragoman.store.rows import Large, message_from, time_from
+from dragoman.store.rows import Large, hash_of, message_from, time_from
 from dragoman.store.values import Hit
 from dragoman.store.words import Analysis, Term, analysed, excerpt, terms_from
 
@@ -103,10 +103,22 @@ class Searching:
         if not terms or limit < 1:
             return []
         await self.catch_up(filters.session_id)
-        store = self._store
-        matches = await store._read(indexes.find(store.engine, terms, filters, limit, offset))
-        given = [(match, await self._large(match.row)) for match in matches]
+        matches = await self._store._read(indexes.find(self._store.engine, terms, filters, limit, offset))
+        rows = await self._rows(matches)
+        given = [(match, row, await self._large(row)) for match, row in zip(matches, rows, strict=True) if row]
         return await asyncio.to_thread(_hits, given, terms)
+
+    async def _rows(self, matches: Sequence[Match]) -> list[Found | None]:
+        """The row of each match; none where there is no way to read it."""
+        try:
+            found = await self._store._read(indexes.rows_of(matches))
+        except DamagedError:
+            found = []
+            for match in matches:
+                with contextlib.suppress(DamagedError):
+                    found.extend(await self._store._read(indexes.rows_of([match])))
+        by_place = {(row.session_id, row.seq): row for row in found}
+        return [by_place.get((match.session_id, match.seq)) for match in matches]
 
     async def reindex(self) -> None:
         """Build the index anew."""
@@ -149,7 +161,7 @@ class Searching:
         clock = asyncio.get_running_loop().time
         while wanted := await self._store._read(indexes.behind(None, _SESSIONS_AT_ONCE)):
             begun = clock()
-            while found := await self._store._read(indexes.pending(wanted, _MESSAGES_AT_ONCE)):
+            while found := await self._pending(wanted):
                 for pieces in await self._pieces(found):
                     if not await self._store._write(indexes.put(self._store.engine, pieces)):
                         return
@@ -162,9 +174,23 @@ class Searching:
         missing = await self._store._read(indexes.behind(owners, _ALL))
         for first in range(0, len(missing), _SESSIONS_AT_ONCE):
             wanted = missing[first : first + _SESSIONS_AT_ONCE]
-            while found := await self._store._read(indexes.pending(wanted, _MESSAGES_AT_ONCE)):
+            while found := await self._pending(wanted):
                 for pieces in await self._pieces(found):
                     await self._store._write(indexes.put(self._store.engine, pieces))
+
+    async def _pending(self, wanted: Sequence[tuple[str, int]]) -> list[Pending]:
+        """Messages for the index; what there is no way to read is passed over, one at a time."""
+        try:
+            return await self._store._read(indexes.pending(wanted, _MESSAGES_AT_ONCE))
+        except DamagedError:
+            for one in wanted:
+                try:
+                    found = await self._store._read(indexes.pending([one], 1))
+                except DamagedError:
+                    found = await self._store._read(indexes.unreadable(one[0]))
+                if found:
+                    return found
+        return []
 
     async def _pieces(self, found: Sequence[Pending]) -> list[list[Piece]]:
         """What is to be put, in transactions that are not too large."""
@@ -174,13 +200,16 @@ class Searching:
     async def _large(self, row: Found) -> dict[str, bytes] | None:
         """The large texts of a row, by their hashes, and nothing for its pictures; none if they are not to be had."""
         blobs: dict[str, bytes] = {}
-        try:
-            content, kept = row.columns.content_json, row.columns.blobs_json
-            for one in msgspec.json.decode(kept, type=list[Large]) if kept is not None else ():
-                is_picture = one.form == "base64" and content[: one.at].endswith('"data":')
-                blobs[one.sha256] = b"" if is_picture else await self._store.blobs.get(one.sha256)
-        except (DamagedError, msgspec.DecodeError):
-            return None
+        content, kept = row.columns.content_json, row.columns.blobs_json
+        if kept is not None:
+            if hash_of(row.session_id, row.seq, row.columns) != row.hash:
+                return None
+            try:
+                for one in msgspec.json.decode(kept, type=list[Large]):
+                    is_picture = one.form == "base64" and content[: one.at].endswith('"data":')
+                    blobs[one.sha256] = b"" if is_picture else await self._store.blobs.get(one.sha256)
+            except DamagedError:
+                return None
         return blobs
 
 
@@ -203,7 +232,7 @@ def _cut(found: Sequence[Pending], large: Mapping[int, Mapping[str, bytes] | Non
     made: list[list[Piece]] = [[]]
     room = _CHARACTERS_AT_ONCE
     for one in found:
-        after, entries = one.after, list[Entry]()
+        after, entries = one.after, [Entry(seq, hash_, _NOTHING) for seq, hash_ in one.unreadable]
         for row in one.rows:
             text = _text_from(row, large[id(row)])
             entries.append(Entry(row.seq, row.hash, analysed(text) if text is not None else _NOTHING))
@@ -217,23 +246,23 @@ def _cut(found: Sequence[Pending], large: Mapping[int, Mapping[str, bytes] | Non
     return [pieces for pieces in made if pieces]
 
 
-def _hits(given: Sequence[tuple[Match, Mapping[str, bytes] | None]], terms: list[Term]) -> list[Hit]:
+def _hits(given: Sequence[tuple[Match, Found, Mapping[str, bytes] | None]], terms: list[Term]) -> list[Hit]:
     """What is shown of each match; nothing of what is damaged by now."""
     hits = []
-    for match, large in given:
-        text = _text_from(match.row, large)
+    for match, row, large in given:
+        text = _text_from(row, large)
         if text is not None:
-            shown, columns = excerpt(text, terms), match.row.columns
+            shown = excerpt(text, terms)
             hits.append(
                 Hit(
-                    session_id=match.session_id,
-                    seq=match.row.seq,
-                    message_id=columns.id,
-                    role=columns.role,
+                    session_id=match.shown_in,
+                    seq=row.seq,
+                    message_id=row.columns.id,
+                    role=row.columns.role,
                     score=match.score,
                     snippet=shown.text,
                     highlights=shown.highlights,
-                    created_at=time_from(columns.created_at),
+                    created_at=time_from(row.columns.created_at),
                 )
             )
     return hits

@@ -26,7 +26,8 @@ CREATE TABLE sessions (
   parent_seq BIGINT NOT NULL,
   last_seq BIGINT NOT NULL,
   last_message_id TEXT COLLATE "C" NOT NULL,
-  indexed_seq BIGINT NOT NULL
+  indexed_seq BIGINT NOT NULL,
+  hash BYTEA NOT NULL
 );
 CREATE INDEX sessions_by_time ON sessions (updated_at, id);
 CREATE INDEX sessions_by_user ON sessions (user_id, updated_at, id) WHERE user_id IS NOT NULL;
@@ -159,4 +160,4 @@ CREATE TABLE search (
   stream TEXT, -- the words in their order, where there are more of them than a tsvector has places for
   PRIMARY KEY (session_id, seq)
 );
-CREATE INDEX search_by_word ON search USING gin (words);
+CREATE INDEX search_by_word ON search USING gin (words) WITH (fastupdate = off); -- a list of what is new would be read by every search
