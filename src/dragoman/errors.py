@@ -7,6 +7,7 @@
     │   ├── NewerVersionError         written by a newer version, in a shape we cannot read
     │   ├── ToolSchemaError           a tool definition uses what not every provider accepts
     │   ├── ToolInputError            a tool call does not fit its tool's schema
+    │   ├── EnvelopeError             not an agent message envelope, or not a conversation of them
     │   └── CriticalLossError         a critical message would lose a part on the way to a provider
     ├── UnknownNameError              a name that no row of data answers to
     │   ├── UnknownModelError         no such model in the catalog
@@ -113,6 +114,16 @@ class ToolInputError(InputError):
         self.problems = problems
 
 
+class EnvelopeError(InputError):
+    """Codes: invalid_ai_message_envelope, invalid_agent_conversation_result. The text begins with the code."""
+
+    code = "invalid_ai_message_envelope"
+
+    def __init__(self, what: str, *, where: str = "", code: str | None = None) -> None:
+        super().__init__(what, where=where, code=code)
+        self.args = (" ".join(part for part in (f"{self.code}:", where, what) if part),)
+
+
 class CriticalLossError(InputError):
     """``loss`` names what would be lost."""
 
@@ -164,7 +175,7 @@ class DamagedError(StoreError):
 
 
 class StoreUnusableError(StoreError):
-    """Codes: unsafe_store, newer_store, not_a_store."""
+    """Codes: unsafe_store, newer_store, not_a_store, missing_extra."""
 
     code = "unsafe_store"
 

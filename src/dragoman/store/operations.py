@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 from collections.abc import Callable, Generator, Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -34,6 +35,7 @@ from dragoman.value import check_plain
 
 Statement = tuple[str, Sequence[Any]]
 Rows = list[tuple[Any, ...]]
+LOCKED: Final = " FOR NO KEY UPDATE"  # rows to be changed; an engine that has one writer at a time leaves it out
 Result = TypeVar("Result", covariant=True)  # noqa: PLC0105  it reads as a name
 Given = ParamSpec("Given")
 
@@ -70,11 +72,19 @@ def bindable(arguments: Sequence[Any]) -> Sequence[Any]:
 
 _SESSION: Final = (
     "id, title, workspace_path, active_model, routing_policy_json, user_id, team_id, metadata_json,"
-    " parent_session_id, parent_seq, last_seq, created_at, updated_at, schema_version"
+    " parent_session_id, parent_seq, last_seq, created_at, updated_at, schema_version, hash"
 )
 
 
+def _session_hash(row: Sequence[Any]) -> bytes:
+    """SHA-256 over what a row says of its session that nothing else says: not how long it is, nor what it shares."""
+    said = (*row[:8], row[11], row[13])
+    return hashlib.sha256(json.dumps(said, default=str).encode()).digest()  # which takes whatever a damaged row holds
+
+
 def _session_from(row: tuple[Any, ...]) -> Session:
+    if _session_hash(row) != row[14]:
+        raise DamagedError("what is known about it is not what was written", where=f"session {row[0]}")
     policy, metadata = row[4], row[7]
     return Session(
         id=row[0],
@@ -97,26 +107,26 @@ def _session_from(row: tuple[Any, ...]) -> Session:
 @operation
 def create_session(session: Session) -> Generator[Statement, Rows, Session]:
     """Add a session; ``ConflictError`` if there is one of that id."""
+    row = (
+        session.id,
+        session.title,
+        session.workspace_path,
+        session.active_model,
+        _json(session.routing_policy),
+        session.user_id,
+        session.team_id,
+        _json(session.metadata or None),
+        session.parent_session_id,
+        session.parent_seq,
+        session.last_seq,
+        micros(session.created_at),
+        micros(session.updated_at),
+        session.schema_version,
+    )
     made = yield (
         f"INSERT INTO sessions ({_SESSION}, last_message_id, indexed_seq)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', ?) ON CONFLICT (id) DO NOTHING RETURNING id",
-        (
-            session.id,
-            session.title,
-            session.workspace_path,
-            session.active_model,
-            _json(session.routing_policy),
-            session.user_id,
-            session.team_id,
-            _json(session.metadata or None),
-            session.parent_session_id,
-            session.parent_seq,
-            session.last_seq,
-            micros(session.created_at),
-            micros(session.updated_at),
-            session.schema_version,
-            session.last_seq,
-        ),
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', ?) ON CONFLICT (id) DO NOTHING RETURNING id",
+        (*row, _session_hash(row), session.last_seq),
     )
     if not made:
         raise ConflictError("there is one already", where=f"session {session.id}", code="session_exists")
@@ -194,13 +204,15 @@ def change_session(session_id: str, changes: dict[str, Any], now: datetime) -> G
     """Give some fields of a session new values."""
     columns = [f"{_CHANGEABLE[name]} = ?" for name in changes]
     values = [_json(given) if _CHANGEABLE[name].endswith("_json") else given for name, given in changes.items()]
-    rows = yield (
+    yield from _alone_in(session_id)
+    yield from get_session(session_id)  # what is damaged is not given a hash that fits
+    (row,) = yield (
         f"UPDATE sessions SET {', '.join((*columns, 'updated_at = ?'))} WHERE id = ? RETURNING {_SESSION}",
         (*values, micros(now), session_id),
     )
-    if not rows:
-        raise unknown_session(session_id)
-    return _session_from(rows[0])
+    row = (*row[:14], _session_hash(row))
+    yield "UPDATE sessions SET hash = ? WHERE id = ?", (row[14], session_id)
+    return _session_from(row)
 
 
 @operation
@@ -333,7 +345,7 @@ def append(
 def _alone_in(session_id: str) -> Generator[Statement, Rows, tuple[int, str]]:
     """Keep every other writer out of a session until we are done; its last place, and the greatest id in it."""
     rows = yield (
-        "UPDATE sessions SET last_seq = last_seq WHERE id = ? RETURNING last_seq, last_message_id",
+        f"SELECT last_seq, last_message_id FROM sessions WHERE id = ?{LOCKED}",
         (session_id,),
     )
     if not rows:

@@ -28,7 +28,7 @@ import msgspec
 
 from dragoman.blobs import Blobs
 from dragoman.errors import DamagedError, DragomanError, FormatError, StorageError, StoreError, StoreUnusableError
-from dragoman.store.operations import bindable
+from dragoman.store.operations import LOCKED, bindable
 from dragoman.store.schema import migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
 
@@ -251,22 +251,27 @@ class SqliteStore(Store):
 
     # --- backup ------------------------------------------------------------------------------------------------------
 
-    async def copy_to(self, target: Path) -> None:
-        """A consistent copy of the database in another file, made while it is in use."""
+    async def copy_to(self, target: Path, progress: Callable[[int, int], None] | None = None) -> None:
+        """A consistent copy of the database in another file, made while it is in use; pages done, and of how many."""
         connection = await asyncio.to_thread(self._connection)
+        loop = asyncio.get_running_loop()
+        tell = functools.partial(loop.call_soon_threadsafe, progress) if progress is not None else None
         try:
-            await asyncio.to_thread(_copy, connection, target)
+            await asyncio.to_thread(_copy, connection, target, tell)
         finally:
             await asyncio.to_thread(connection.close)
 
 
-def _copy(source: apsw.Connection, target: Path) -> None:
+def _copy(source: apsw.Connection, target: Path, tell: Callable[[int, int], object] | None = None) -> None:
     target.unlink(missing_ok=True)
     copy = apsw.Connection(str(target))
     try:
-        with copy.backup("main", source, "main") as backup:
+        with _transaction(source, "DEFERRED"), copy.backup("main", source, "main") as backup:
+            source.execute("SELECT 1 FROM sqlite_schema").fetchall()  # what others write from now on does not matter
             while not backup.done:
                 backup.step(1024)
+                if tell is not None:
+                    tell(backup.page_count - backup.remaining, backup.page_count)
         copy.pragma("journal_mode", "delete")  # one file and nothing beside it
     finally:
         copy.close()
@@ -344,7 +349,7 @@ def _ran(connection: apsw.Connection, operation: Operation[Any]) -> Any:
     try:
         sql, arguments = next(steps)
         while True:
-            sql, arguments = steps.send(execute(sql, bindable(arguments)).fetchall())
+            sql, arguments = steps.send(execute(sql.removesuffix(LOCKED), bindable(arguments)).fetchall())
     except StopIteration as done:
         return done.value
 
