@@ -14,7 +14,8 @@ CREATE TABLE sessions (
   parent_seq INTEGER NOT NULL,
   last_seq INTEGER NOT NULL,
   last_message_id TEXT NOT NULL,
-  indexed_seq INTEGER NOT NULL
+  indexed_seq INTEGER NOT NULL,
+  hash BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX sessions_by_time ON sessions (updated_at, id);
 CREATE INDEX sessions_by_user ON sessions (user_id, updated_at, id) WHERE user_id IS NOT NULL;
