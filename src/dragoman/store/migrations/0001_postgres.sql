@@ -126,6 +126,18 @@ CREATE TABLE blobs (
   touched_at DOUBLE PRECISION NOT NULL
 );
 
+CREATE TABLE entries (
+  session_id TEXT COLLATE "C" NOT NULL REFERENCES sessions (id),
+  seq BIGINT NOT NULL,
+  agent_key TEXT COLLATE "C",
+  type TEXT COLLATE "C" NOT NULL,
+  entry_json TEXT NOT NULL,
+  hash BYTEA NOT NULL,
+  PRIMARY KEY (session_id, seq)
+);
+CREATE INDEX entries_by_type ON entries (session_id, type, seq);
+CREATE INDEX entries_by_agent ON entries (session_id, agent_key, seq) WHERE agent_key IS NOT NULL;
+
 CREATE TABLE past_usage (
   id TEXT COLLATE "C" PRIMARY KEY,
   day TEXT NOT NULL,

@@ -108,6 +108,18 @@ CREATE TABLE blob_refs (
 ) WITHOUT ROWID;
 CREATE INDEX blob_refs_by_hash ON blob_refs (sha256);
 
+CREATE TABLE entries (
+  session_id TEXT NOT NULL REFERENCES sessions (id),
+  seq INTEGER NOT NULL,
+  agent_key TEXT,
+  type TEXT NOT NULL,
+  entry_json TEXT NOT NULL,
+  hash BLOB NOT NULL,
+  PRIMARY KEY (session_id, seq)
+);
+CREATE INDEX entries_by_type ON entries (session_id, type, seq);
+CREATE INDEX entries_by_agent ON entries (session_id, agent_key, seq) WHERE agent_key IS NOT NULL;
+
 CREATE TABLE past_usage (
   id TEXT PRIMARY KEY,
   day TEXT NOT NULL,
