@@ -182,13 +182,13 @@ def _hand_on_messages(session: Session, heir: str, last: int, gone: Gone, erased
                 is_sound, columns = True, tombstone(found)
                 gone.messages += 1
                 yield from _without_the_person(session.id, found.seq)
-            columns = _said_in(session.id, columns)
+            columns = said_in(session.id, columns)
             hash_ = hash_of(heir, found.seq, columns) if is_sound else found.hash
             yield _rewritten(found, heir, columns, hash_)
         after = page[-1].seq
 
 
-def _said_in(session_id: str, columns: Columns) -> Columns:
+def said_in(session_id: str, columns: Columns) -> Columns:
     """The columns of a message that stands in another session than the one it was said in."""
     unknown = msgspec.json.decode(columns.unknown_json, type=dict[str, msgspec.Raw]) if columns.unknown_json else {}
     unknown.setdefault("session_id", msgspec.Raw(msgspec.json.encode(session_id)))
@@ -368,11 +368,11 @@ def tombstone(found: Found) -> Columns:
         content, metadata = (), MessageMetadata(extra={"erased": True})
     kept = message.replace(content=content or (TextBlock(_ERASED),), metadata=metadata, unknown_fields=value.UNSET)
     columns = columns_from(kept)
-    said_in = {} if kept.session_id == place[0] else {"session_id": kept.session_id}
+    elsewhere = {} if kept.session_id == place[0] else {"session_id": kept.session_id}
     return msgspec.structs.replace(
         columns,
         created_at=found.columns.created_at,
-        unknown_json=msgspec.json.encode(said_in).decode() if said_in else None,
+        unknown_json=msgspec.json.encode(elsewhere).decode() if elsewhere else None,
     )
 
 

@@ -67,14 +67,19 @@ async def finish(store: Store, going: Iterable[str]) -> None:
             await store._write(_went(sha256, store.clock()))
 
 
+async def settled(store: Store, gone: LetGoError) -> dict[str, int]:
+    """Wait while content is going; once it has gone, its hash and when."""
+    if gone.state == "gone":
+        return {gone.sha256: gone.changed_at}
+    if gone.changed_at < micros(store.clock() - _STALE):
+        await finish(store, [gone.sha256])
+    await asyncio.sleep(_PAUSE_S)
+    return {}
+
+
 async def after(store: Store, drafts: Sequence[Draft], gone: LetGoError) -> Sequence[Draft]:
     """What to store after content was found to be let go: it has gone, and will be put again."""
-    if gone.state == "going":
-        if gone.changed_at < micros(store.clock() - _STALE):
-            await finish(store, [gone.sha256])
-        await asyncio.sleep(_PAUSE_S)
-        return drafts
-    renewed = {gone.sha256: gone.changed_at}
+    renewed = await settled(store, gone)
     return [msgspec.structs.replace(draft, renewed=draft.renewed | renewed) for draft in drafts]
 
 

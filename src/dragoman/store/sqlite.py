@@ -19,7 +19,7 @@ import queue
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact
+from decimal import InvalidOperation, MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact
 from pathlib import Path
 from typing import Any, Final
 
@@ -255,7 +255,11 @@ class SqliteStore(Store):
         """A consistent copy of the database in another file, made while it is in use; pages done, and of how many."""
         connection = await asyncio.to_thread(self._connection)
         loop = asyncio.get_running_loop()
-        tell = functools.partial(loop.call_soon_threadsafe, progress) if progress is not None else None
+
+        def tell(done: int, of: int) -> None:
+            if progress is not None:
+                loop.call_soon_threadsafe(progress, done, of)
+
         try:
             await asyncio.to_thread(_copy, connection, target, tell)
         finally:
@@ -498,7 +502,7 @@ def _translated(error: Exception, connection: apsw.Connection) -> Exception:
             return DamagedError(f"the database file is damaged ({error})", remedy="Run dragoman verify")
         case apsw.SQLError():  # our statements are good: it is the tables that are not those that we made
             return DamagedError(f"the tables are not as they were made ({error})", remedy="Run dragoman verify")
-        case UnicodeDecodeError() | msgspec.DecodeError():
+        case UnicodeDecodeError() | msgspec.DecodeError() | InvalidOperation():
             return DamagedError(f"what is stored cannot be read ({error})", remedy="Run dragoman verify")
         case UnicodeEncodeError():
             return FormatError(f"a lone surrogate at character {error.start} of a text")

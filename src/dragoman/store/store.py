@@ -12,8 +12,9 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
@@ -22,7 +23,7 @@ from dragoman.blobs import Blobs
 from dragoman.errors import FormatError
 from dragoman.ids import UlidSource
 from dragoman.message import Message
-from dragoman.store import care, collecting, operations, verifying
+from dragoman.store import archive, care, collecting, operations, verifying
 from dragoman.store.indexes import Filters
 from dragoman.store.operations import Draft, Found, Rows, Statement
 from dragoman.store.rows import hash_of, message_from
@@ -467,3 +468,43 @@ class Store:
         ``progress`` is told how many messages were seen, and how many there are.
         """
         return await verifying.verify(self, session_id, progress)
+
+    # --- elsewhere ---------------------------------------------------------------------------------------------------
+
+    def export(self, session_id: str) -> AsyncIterator[bytes]:
+        """A session with its whole history as JSON Lines, a line at a time."""
+        return archive.export_session(self, session_id)
+
+    async def import_session(
+        self, lines: AsyncIterable[bytes] | Iterable[bytes], session_id: str | None = None
+    ) -> Session:
+        """Store a session that ``export`` wrote, or messages alone, one a line; with ``session_id``, as a copy.
+
+        A file that was cut or changed is refused, and nothing of it is stored. The same session again changes nothing;
+        another one of the same id is a ``ConflictError``.
+        """
+        return await archive.import_session(self, lines, session_id)
+
+    def export_store(self, progress: Callable[[int, int], None] | None = None) -> AsyncIterator[bytes]:
+        """Every session as JSON Lines, forks as forks."""
+        return archive.export_store(self, progress)
+
+    async def import_store(
+        self,
+        lines: AsyncIterable[bytes] | Iterable[bytes],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Session]:
+        """Store every session that ``export_store`` wrote. Where it was interrupted, the same again goes on."""
+        return await archive.import_store(self, lines, progress)
+
+    async def backup(
+        self, target: str | Path, progress: Callable[[int, int], None] | None = None
+    ) -> Verification:
+        """Copy everything into a SQLite file, with a folder of large content beside it, and look at the copy.
+
+        The store may be in use. The copy is a store itself: to go back to it is to open it. There must be nothing at
+        ``target`` yet. ``progress`` is told how much is done, and of how much.
+        """
+        from dragoman.store import copying  # noqa: PLC0415  only who copies needs SQLite
+
+        return await copying.backup(self, Path(target), progress)
