@@ -19,7 +19,7 @@ import queue
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from decimal import InvalidOperation, MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from pathlib import Path
 from typing import Any, Final
 

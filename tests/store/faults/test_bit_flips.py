@@ -1,0 +1,271 @@
+"""One bit of the stored file is another one: it is found when it is read, or by a look at everything, or it is harmless.
+
+Harmless means that every answer the store can give is what it was. A message is never given as anything but what was
+written: not changed, and not as if it had never been there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+import pytest
+
+from dragoman import codec
+from dragoman.errors import DragomanError, StorageError, StoreError, StoreUnusableError, UnknownNameError
+from dragoman.message import ImageBlock, ImageSource, Role, TextBlock, Usage
+from dragoman.store import Session, Store, open_store, rows
+from tests.store.faults.conftest import times
+from tests.store.talk import answered, called, message, result, said
+
+WORDS = ("weather", "金陵", "frobnicate")
+
+Answers = dict[tuple[str, ...], Any]  # what was asked: the answer, or the error
+
+
+class Sound:
+    """A store with something of everything in it, and every answer that it gives."""
+
+    def __init__(self, path: Path, answers: Answers, columns: dict[bytes, rows.Columns]) -> None:
+        self.path = path
+        self.answers = answers
+        self.sessions = [question[1] for question in answers if question[0] == "session"]
+        self.data = path.read_bytes()
+        texts = [text.encode() for one in columns.values() for text in (one.content_json, one.metadata_json)]
+        once = [text for text in texts if self.data.count(text) == 1]  # of others there is a copy that nobody reads
+        self.texts = [self.data.index(text) for text in once]
+        self.lengths = [len(text) for text in once]
+        self.hashes = [self.data.index(one) for one in columns if self.data.count(one) == 1]
+
+    def place_in_a_message(self, chance: random.Random) -> int:
+        """A place in the text or the hash of a message."""
+        if chance.random() < 0.2:
+            return chance.choice(self.hashes) + chance.randrange(32)
+        number = chance.randrange(len(self.texts))
+        return self.texts[number] + chance.randrange(self.lengths[number])
+
+    def flipped(self, place: int, bit: int, folder: Path) -> Path:
+        """A copy with one bit changed."""
+        folder.mkdir()
+        data = bytearray(self.data)
+        data[place] ^= 1 << bit
+        copy = folder / self.path.name
+        copy.write_bytes(data)
+        shutil.copytree(f"{self.path}-blobs", f"{copy}-blobs")
+        return copy
+
+
+async def _made(path: Path) -> Sound:
+    async with open_store(f"sqlite:///{path}") as store:
+        first = await store.create_session(title="The first one", user_id="u1", metadata={"a": [1, "b"]})
+        for number in range(40):
+            await store.append(
+                first.id, [said(f"What is the weather in {number}? {'x' * number * 7}"), _answer(number)]
+            )
+        await store.append(
+            first.id, [said("Look that up"), called("tu_1", "tu_2"), result("tu_1")], idempotency_key="k"
+        )
+        await store.learn_tool_ids(first.id, [("anthropic", "tu_1", "toolu_01"), ("anthropic", "tu_2", "toolu_02")])
+        await store.append(first.id, message(Role.USER, [TextBlock(text="金陵 " * 20), _picture()]))
+        fork = await store.fork(first.id, 30, title="Another way")
+        await store.append(fork.id, [said("frobnicate " + "é" * 30_000), _answer(99)])
+        await store.append(fork.id, answered("It goes on", status="partial"))
+        empty = await store.create_session(routing_policy={"mode": "fixed"})
+        answers = await _answers(store, [first.id, fork.id, empty.id])
+        columns = {}
+        async for row in store.history(first.id):
+            one = rows.columns_from(row.message)
+            columns[rows.hash_of(first.id, row.seq, one)] = one
+    connection = apsw.Connection(str(path))
+    connection.execute("VACUUM")  # nothing in it is free, so that there is little that nobody reads
+    connection.close()
+    return Sound(path, answers, columns)
+
+
+def _answer(number: int) -> Any:
+    cost = Decimal("0.0123")
+    usage = Usage(input_tokens=100 + number, output_tokens=20, cost_usd=cost, pricing_version="p", latency_ms=1)
+    return answered(f"It is {number} degrees", usage=usage, model="m", user_id="u1")
+
+
+def _picture() -> ImageBlock:
+    return ImageBlock(source=ImageSource(kind="base64", data="QUJD" * 8_000), media_type="image/png")
+
+
+# --- everything that can be asked ------------------------------------------------------------------------------------
+
+
+async def _answers(store: Store, sessions: list[str]) -> Answers:
+    answers: Answers = {}
+
+    async def ask(question: tuple[str, ...], asked: Coroutine[Any, Any, Any]) -> None:
+        try:
+            answers[question] = await asked
+        except DragomanError as error:
+            answers[question] = error
+
+    for session_id in sessions:
+        await ask(("session", session_id), _session(store, session_id))
+        await ask(("messages", session_id), _history(store, session_id))
+        await ask(("messages of the tail", session_id), _tail(store, session_id))
+        await ask(("calls", session_id), _calls(store, session_id))
+    for by in ("session", "user", "model", "day"):
+        await ask(("totals", by), store.totals(by))  # type: ignore[arg-type]
+    await ask(("sessions",), _sessions(store))
+    await ask(("search",), _hits(store))
+    return answers
+
+
+# Not guarded, and so not asked for: when a session last changed and a call was made, what providers call a call, and
+# idempotency keys. Nothing in a message depends on them.
+
+
+def _without_times(session: Session) -> Session:
+    return msgspec.structs.replace(session, updated_at=session.created_at)
+
+
+async def _session(store: Store, session_id: str) -> Session:
+    return _without_times(await store.get_session(session_id))
+
+
+async def _sessions(store: Store) -> list[Session]:
+    return sorted(map(_without_times, await store.list_sessions()), key=lambda session: session.id)
+
+
+async def _calls(store: Store, session_id: str) -> list[tuple[Any, ...]]:
+    return [
+        (
+            call.id,
+            call.session_id,
+            call.message_id,
+            call.seq,
+            call.result_message_id,
+            call.result_seq,
+            call.name,
+            call.status,
+        )
+        for call in await store.tool_calls(session_id)
+    ]
+
+
+async def _history(store: Store, session_id: str) -> list[tuple[int, bytes]]:
+    return [(row.seq, codec.encode(row.message)) async for row in store.history(session_id, page=25)]
+
+
+async def _tail(store: Store, session_id: str) -> list[tuple[int, bytes]]:
+    return [(row.seq, codec.encode(row.message)) for row in await store.tail(session_id, 20)]
+
+
+async def _hits(store: Store) -> dict[str, list[tuple[str, int, str]]]:
+    return {word: [(hit.session_id, hit.seq, hit.snippet) for hit in await store.search(word)] for word in WORDS}
+
+
+# --- what a flip does ------------------------------------------------------------------------------------------------
+
+
+async def _outcome(path: Path, sound: Sound) -> str:
+    """``harmless``, ``refused``, ``found when read``, ``found by verify``; or what must not be, in capitals."""
+    try:
+        async with open_store(f"sqlite:///{path}") as store:
+            now = await _answers(store, sound.sessions)
+            verification = await store.verify()
+            changed = [question for question, answer in sound.answers.items() if now[question] != answer]
+            if changed == [("search",)] and verification.is_sound:
+                await store.reindex()  # the index is no source of anything: it can be made anew from the messages
+                is_healed = await _hits(store) == sound.answers["search",]
+                return "in the index, and mended by reindex" if is_healed else "SEARCH IS WRONG FOR GOOD"
+    except (StoreUnusableError, StorageError):
+        return "refused"
+    except StoreError:
+        return "found when read"
+    return _judged(changed, now, is_found=not verification.is_sound)
+
+
+def _judged(changed: list[tuple[str, ...]], now: Answers, *, is_found: bool) -> str:
+    for question in changed:
+        if question[0].startswith("messages") and not isinstance(now[question], DragomanError):
+            return f"SERVED AS GOOD: {question}"
+        if isinstance(now[question], UnknownNameError) and not is_found:
+            return f"GONE WITHOUT A WORD: {question}"
+    if any(isinstance(now[question], StoreError) for question in changed):
+        return "found when read"
+    if is_found:
+        return "found by verify"
+    return f"UNNOTICED: {changed}" if changed else "harmless"
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
+    return asyncio.run(_made(tmp_path_factory.mktemp("sound") / "store.db"))
+
+
+async def _outcomes(sound: Sound, places: Iterable[tuple[int, int]], folder: Path) -> tuple[Counter[str], list[str]]:
+    """How often what happened, and what must not have happened."""
+    outcomes: Counter[str] = Counter()
+    wrong = []
+    for place, bit in places:
+        outcome = await _outcome(sound.flipped(place, bit, folder / "flipped"), sound)
+        outcomes[outcome if outcome.islower() else "WRONG"] += 1
+        if not outcome.islower():
+            wrong.append(f"byte {place}, bit {bit}: {outcome}")
+        shutil.rmtree(folder / "flipped")
+    return outcomes, wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["in messages", "anywhere"])
+async def test_a_flipped_bit_is_found_or_harmless(
+    where: str, sound: Sound, chance: random.Random, tmp_path: Path, count: Callable[[str], None]
+) -> None:
+    flips = times(50, 1_000)
+    if where == "in messages":
+        places = [(sound.place_in_a_message(chance), chance.randrange(8)) for _ in range(flips)]
+    else:
+        places = [(chance.randrange(len(sound.data)), chance.randrange(8)) for _ in range(flips)]
+    outcomes, wrong = await _outcomes(sound, places, tmp_path)
+    count(", ".join(f"{number} {outcome}" for outcome, number in outcomes.items()))
+    assert wrong == []
+    if where == "in messages":
+        assert outcomes["found when read"] == flips
+
+
+async def test_a_store_that_looks_at_no_hash_is_found_out(
+    sound: Sound, chance: random.Random, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "hash_of", lambda *_: _Anything())
+    places = [(sound.texts[number] + 30, 0) for number in chance.sample(range(len(sound.texts)), 5)]
+    _, wrong = await _outcomes(sound, places, tmp_path)
+    assert wrong
+    assert all("SERVED AS GOOD" in one for one in wrong)
+
+
+class _Anything:
+    """Equal to every hash."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+async def test_a_flipped_bit_in_large_content_is_found(sound: Sound, chance: random.Random, tmp_path: Path) -> None:
+    blobs = [path for path in Path(f"{sound.path}-blobs").rglob("*") if path.is_file()]
+    assert len(blobs) == 2
+    for number in range(times(10, 100)):
+        copy = sound.flipped(0, 0, tmp_path / str(number))
+        copy.write_bytes(sound.data)
+        blob = Path(f"{copy}-blobs") / chance.choice(blobs).relative_to(f"{sound.path}-blobs")
+        data = bytearray(blob.read_bytes())
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        blob.write_bytes(data)
+        assert await _outcome(copy, sound) == "found when read"
+        async with open_store(f"sqlite:///{copy}") as store:
+            assert [blob.name in one.what for one in (await store.verify()).damage] == [True]
