@@ -163,7 +163,8 @@ class StoreError(DragomanError):
 
 
 class ConflictError(StoreError):
-    """Codes: seq_conflict, id_conflict, idempotency_key_reused, turn_in_flight, session_exists, message_ended."""
+    """Codes: seq_conflict, id_conflict, idempotency_key_reused, turn_in_flight, session_exists, message_ended,
+    target_exists."""
 
     code = "seq_conflict"
 
