@@ -129,6 +129,63 @@ _command(
         dragoman fork 9HJ4KQ --at 12 --title 'Another try'
     """,
 )
+_command(
+    "stats",
+    "stats:stats",
+    "Show how big a store is, and what was consumed and what it cost.",
+    group=STORE,
+    examples="""
+        dragoman stats
+        dragoman stats --by user --since 2026-11-01
+        dragoman stats --model anthropic:claude-sonnet-4-6 --days 30
+    """,
+)
+_command(
+    "verify",
+    "care:verify",
+    "Look whether everything in a store is still what was written.\n\n"
+    "Every row is read and its hash computed anew, and every large piece as well. Nothing is changed.",
+    group=STORE,
+    examples="""
+        dragoman verify
+        dragoman verify last
+        dragoman verify --store postgresql://localhost/chats --json
+    """,
+    codes="0: everything is sound. 1: something is damaged. 2: it could not be looked at.",
+)
+_command(
+    "delete",
+    "care:delete",
+    "Delete a session. Its forks keep their histories.",
+    group=STORE,
+    examples="""
+        dragoman delete 9HJ4KQ
+        dragoman delete last --yes
+    """,
+)
+_command(
+    "retain",
+    "care:retain",
+    "Delete the sessions in which nothing has happened for a while.\n\n"
+    "A session in which a turn is running stays. Large pieces that nobody names any more are let go as well.",
+    group=STORE,
+    examples="""
+        dragoman retain --older-than 90d --dry-run
+        dragoman retain --older-than 2y --user ada --yes
+    """,
+)
+_command(
+    "erase",
+    "care:erase",
+    "Erase a person from a store, and print the receipt.\n\n"
+    "Their sessions go; in sessions of others, what they said becomes a tombstone; what they consumed stays in the"
+    " totals without them.",
+    group=STORE,
+    examples="""
+        dragoman erase --user ada
+        dragoman erase --user ada --yes --json
+    """,
+)
 
 
 def main() -> None:

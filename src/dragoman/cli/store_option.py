@@ -1,8 +1,9 @@
 """Which store a command works on, and which session.
 
 A store is named by ``--store``, else by the variable ``DRAGOMAN_STORE``, else it is a file in the user's data
-directory. A session is named by its id, by a beginning or an end of it that no other has, or as ``last``. The one rule:
-only a command that adds something makes a store where there is none; a name that was mistyped makes nothing.
+directory; ``DRAGOMAN_BLOBS`` names another place for large content than the store's own. A session is named by its
+id, by a beginning or an end of it that no other has, or as ``last``. The one rule: only a command that adds something
+makes a store where there is none; a name that was mistyped makes nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dragoman.errors import InputError, StoreUnusableError, UnknownSessionError
 from dragoman.store import Session, Store, open_store
 
 VARIABLE: Final = "DRAGOMAN_STORE"
+BLOBS_VARIABLE: Final = "DRAGOMAN_BLOBS"  # where large content is kept, if not in the store's own place
 StoreOption = Annotated[
     str | None,
     Parameter(
@@ -76,7 +78,7 @@ async def opened(given: str | None, *, may_begin: bool = False) -> AsyncIterator
             remedy=f"Name another one with --store or {VARIABLE}, or begin this one with dragoman import",
             code="not_a_store",
         )
-    async with open_store(url) as store:
+    async with open_store(url, blobs=os.environ.get(BLOBS_VARIABLE) or None) as store:
         yield store
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 from rich.console import Console
@@ -26,9 +26,16 @@ _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 _AGES: Final = ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h"), (86400 * 60, 86400, "d"))
 
 
+class _Out(Console):
+    """The standard output. When whoever reads it has seen enough, that is no error."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """Where results are printed."""
-    return Console(highlight=False)
+    return _Out(highlight=False)
 
 
 def print_line(out: Console, line: Text) -> None:
@@ -119,11 +126,11 @@ def ask(question: str, *, yes: bool) -> None:
     sys.stderr.write(f"{safe_line(question)} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise InputError("nothing was done", remedy="Answer y to do it")
+        raise InputError("nothing was done")
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], object]]:
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show on the standard error how far long work has come: call it with how many are done, and of how many."""
     columns = (
         SpinnerColumn(),
@@ -134,4 +141,8 @@ def progress(what: str) -> Iterator[Callable[[int, int], object]]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as shown:
         task = shown.add_task(what, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)
+
+        def tell(done: int, total: int) -> None:
+            shown.update(task, completed=done, total=total)
+
+        yield tell

@@ -1,0 +1,462 @@
+"""The command line over the store, run as a user runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import shlex
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import dragoman
+from dragoman.cli import app
+from dragoman.cli.stats import bar
+from dragoman.cli.store_option import default_path, url_from, without_password
+from dragoman.cli.tour import example_conversation
+from dragoman.message import ContentBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
+from dragoman.store import Session, Store
+from tests.store.talk import answered, message, said
+from tests.test_cli import COMMAND
+
+EXAMPLE = example_conversation()
+STORE_COMMANDS = [name for name in app if not name.startswith("-") and name not in ("tour", "check", "prove", "price")]
+
+
+def run(*arguments: str | Path, store: Path | str | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1", "PYTHONUTF8": "1", **options.pop("env", {})}
+    environment.pop("DRAGOMAN_STORE", None)
+    if store is not None:
+        environment["DRAGOMAN_STORE"] = str(store)
+    return subprocess.run(
+        [COMMAND, *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        **options,
+    )
+
+
+def document(*arguments: str | Path, store: Path) -> Any:
+    """What ``--json`` prints, which is one document and nothing else."""
+    done = run(*arguments, "--json", store=store)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return json.loads(done.stdout)
+
+
+def failed(done: subprocess.CompletedProcess[str], code: str) -> str:
+    """The one line of an error."""
+    assert (done.returncode, done.stdout) == (2, ""), done.stdout
+    assert done.stderr.startswith("dragoman: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.endswith(f"[{code}]\n"), done.stderr
+    return done.stderr
+
+
+def kept(file: Path, work: Callable[[Store], Any]) -> Any:
+    """Do something with a store."""
+
+    async def opened() -> Any:
+        async with dragoman.open_store(url_from(str(file))) as store:
+            return await work(store)
+
+    return asyncio.run(opened())
+
+
+def filled(file: Path, *talks: Iterable[Message], **about: Any) -> list[Session]:
+    """A store with these conversations."""
+
+    async def fill(store: Store) -> list[Session]:
+        sessions = [await store.create_session(**about) for _ in talks]
+        for session, messages in zip(sessions, talks, strict=True):
+            await store.append(session.id, list(messages))
+        return [await store.get_session(session.id) for session in sessions]
+
+    made: list[Session] = kept(file, fill)
+    return made
+
+
+@pytest.fixture
+def chats(tmp_path: Path) -> Path:
+    """A store with the example in it, and a fork of that."""
+    file = tmp_path / "chats.db"
+
+    async def fill(store: Store) -> None:
+        session = await store.create_session(EXAMPLE[0].session_id, title="What the README says", user_id="ada")
+        await store.append(session.id, EXAMPLE)
+
+    kept(file, fill)
+    return file
+
+
+# --- which store, which session --------------------------------------------------------------------------------------
+
+
+def test_the_store_is_that_of_the_option_or_of_the_variable_or_one_in_the_data_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = tmp_path / "mine.db", tmp_path / "the ir%20s.db"
+    filled(mine, [said("hello")], title="mine")
+    filled(theirs, [said("hello")], title="theirs")
+    assert "mine" in run("sessions", store=mine).stdout
+    assert "theirs" in run("sessions", "--store", theirs, store=mine).stdout
+    assert "mine" in run("sessions", "--store", f"sqlite:///{mine}").stdout
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    filled(default_path(), [said("hello")], title="the default")
+    assert "the default" in run("sessions").stdout
+    assert (tmp_path / "data" / "dragoman" / "store.db").is_file()
+
+
+def test_a_name_that_was_mistyped_makes_nothing(tmp_path: Path) -> None:
+    assert "there is no store here" in failed(run("sessions", store=tmp_path / "typo.db"), "not_a_store")
+    assert list(tmp_path.iterdir()) == []
+    assert "sqlite:///" in failed(run("sessions", store="redis://localhost"), "not_a_store")
+
+
+def test_what_is_no_store_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("not a database, but long enough to be taken for one" * 20)
+    failed(run("sessions", store=tmp_path / "text.db"), "not_a_store")
+    done = run("sessions", store="postgresql://nobody@127.0.0.1:1/none")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_password_is_never_shown() -> None:
+    assert without_password("postgresql://me:s3cret@host/db") == "postgresql://me:…@host/db"
+    assert "s3cret" not in without_password("postgresql://host/db?user=me&password=s3cret&x=1")
+    assert without_password("sqlite:///a@b:c.db") == "sqlite:///a@b:c.db"
+    assert "s3cret" not in run("sessions", store="postgresql://me:s3cret@127.0.0.1:1/none").stderr
+
+
+def test_a_session_is_named_by_its_id_a_beginning_an_end_or_as_the_last_one(chats: Path) -> None:
+    (other,) = filled(chats, [said("something else")], title="newer")
+    for name in (EXAMPLE[0].session_id, EXAMPLE[0].session_id[:12], "01KR3ER9E", "00QQD", "qqd"):
+        assert document("show", name, store=chats)["session"]["id"] == EXAMPLE[0].session_id
+    assert document("show", "last", store=chats)["session"]["id"] == other.id
+    assert "'nobody'" in failed(run("show", "nobody", store=chats), "session_not_found")
+    ambiguous = failed(run("show", "sess_", store=chats), "invalid_input")
+    assert other.id in ambiguous
+    assert EXAMPLE[0].session_id in ambiguous
+
+
+def test_the_last_session_of_an_empty_store_is_a_clear_error(tmp_path: Path) -> None:
+    filled(tmp_path / "empty.db")
+    assert "no sessions" in failed(run("show", "last", store=tmp_path / "empty.db"), "session_not_found")
+    assert run("sessions", store=tmp_path / "empty.db").stdout == "no sessions\n"
+
+
+# --- sessions --------------------------------------------------------------------------------------------------------
+
+
+def test_sessions_are_listed_newest_first_and_page_by_page(tmp_path: Path) -> None:
+    file = tmp_path / "many.db"
+    made = filled(file, *([said(f"number {number}")] for number in range(7)))
+    newest_first = [session.id for session in reversed(made)]
+    first = document("sessions", "--limit", "3", store=file)
+    assert [session["id"] for session in first["sessions"]] == newest_first[:3]
+    assert first["is_more"]
+    rest = document("sessions", "--before", newest_first[2], "--limit", "5", store=file)
+    assert [session["id"] for session in rest["sessions"]] == newest_first[3:]
+    assert not rest["is_more"]
+    shown = run("sessions", "--limit", "3", store=file).stdout
+    assert shown.count("sess_") == 3
+    assert f"--before {newest_first[2][-6:]}" in shown
+
+
+def test_sessions_are_filtered(chats: Path) -> None:
+    filled(chats, [said("hello")], user_id="bob", team_id="red")
+    for arguments, count in [
+        (("--user", "ada"), 1),
+        (("--team", "red"), 1),
+        (("--user", "ada", "--team", "red"), 0),
+        (("--since", "2026-01-01"), 2),
+        (("--since", "2126-01-01"), 0),
+    ]:
+        assert len(document("sessions", *arguments, store=chats)["sessions"]) == count
+
+
+# --- show ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_is_shown_with_its_calls_results_thoughts_model_and_cost(chats: Path) -> None:
+    shown = run("show", "QQD", store=chats).stdout
+    for sign in (
+        "What the README says",
+        "4 messages",
+        "$0.001308",
+        "▌ assistant · 2 · anthropic:claude-sonnet-4-6",
+        "8→42 tokens",
+        "  The user wants a summary, so I need the file.",
+        '→ read_file(path="README.md")',
+        "← read_file\n  # Project Foo",
+    ):
+        assert sign in shown
+
+
+def test_json_has_every_message_as_it_is_stored(chats: Path) -> None:
+    done = run("show", "QQD", "--json", store=chats)
+    for one in EXAMPLE:
+        assert dragoman.encode(one).decode() in done.stdout
+    assert [row["seq"] for row in json.loads(done.stdout)["messages"]] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seqs"),
+    [
+        (("--tail", "2"), [3, 4]),
+        (("--after", "1"), [2, 3, 4]),
+        (("--after", "1", "--limit", "2"), [2, 3]),
+        (("--limit", "1"), [1]),
+        (("--tail", "9"), [1, 2, 3, 4]),
+        (("--after", "4"), []),
+    ],
+)
+def test_a_part_of_a_conversation_can_be_asked_for(chats: Path, arguments: Sequence[str], seqs: list[int]) -> None:
+    assert [row["seq"] for row in document("show", "QQD", *arguments, store=chats)["messages"]] == seqs
+    shown = run("show", "QQD", *arguments, store=chats).stdout
+    assert shown.count("▌") == len(seqs)
+    assert ("earlier message" in shown) == bool(seqs and seqs[0] > 1)
+    assert ("later message" in shown) == bool(seqs and seqs[-1] < 4)
+
+
+def test_long_results_are_folded_unless_everything_is_wanted(tmp_path: Path) -> None:
+    file = tmp_path / "long.db"
+    lines = "\n".join(f"line {number}" for number in range(100))
+    call = message(Role.ASSISTANT, [ToolUseBlock("tu_1", "read_file", {"path": "x" * 1000})])
+    result = message(Role.TOOL, [ToolResultBlock("tu_1", (TextBlock(lines),))])
+    filled(file, [call, result])
+    shown = run("show", "last", store=file).stdout
+    assert "line 7\n" in shown
+    assert "line 8\n" not in shown
+    assert "… 92 more lines" in shown
+    assert "more characters" in shown
+    full = run("show", "last", "--full", store=file).stdout
+    assert "line 99\n" in full
+    assert "x" * 1000 in full
+
+
+def test_control_characters_of_a_conversation_never_reach_the_terminal(tmp_path: Path) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J\x9b31m \u202eabc [bold]kept[/bold]"
+    blocks: list[ContentBlock] = [TextBlock(evil), ToolUseBlock("tu_1", evil, {evil: evil})]
+    result = message(Role.TOOL, [ToolResultBlock("tu_1", (TextBlock(evil),), is_error=True)])
+    file = tmp_path / "evil.db"
+    filled(file, [said(evil), message(Role.ASSISTANT, blocks, model=evil), result], title=evil, user_id=evil)
+    for arguments in (("sessions",), ("show", "last"), ("show", "last", "--full"), ("search", "kept")):
+        shown = run(*arguments, store=file).stdout
+        assert not set("\x1b\x07\x9b\u202e") & set(shown)
+    assert "[bold]kept[/bold]" in run("show", "last", store=file).stdout
+
+
+def test_every_kind_of_block_is_shown_as_something(tmp_path: Path) -> None:
+    source = dragoman.ImageSource("base64", "AAAA" * 1000)
+    blocks: list[ContentBlock] = [
+        dragoman.ImageBlock(source, "image/png"),
+        dragoman.DocumentBlock(dragoman.ImageSource("url", "https://example.com/a.pdf"), "application/pdf", "a.pdf"),
+        dragoman.AudioBlock(source, "audio/wav"),
+        dragoman.VideoBlock(source, "video/mp4"),
+        dragoman.RedactedThinkingBlock("xyz"),
+        dragoman.InvalidToolUseBlock("tu_1", "rm", '{"a":', "the input is not JSON"),
+        dragoman.OpaqueBlock("anthropic", {"type": "server_tool_use"}),
+    ]
+    unknown = dragoman.encode(EXAMPLE[0]).replace(b'"content":[', b'"content":[{"type":"hologram"},')
+    filled(tmp_path / "all.db", [message(Role.ASSISTANT, blocks, status="error")])
+    newer = dragoman.decode(unknown).replace(session_id="", id="")
+    filled(tmp_path / "newer.db", [newer])
+    shown = run("show", "last", store=tmp_path / "all.db").stdout
+    for sign in ("[image: image/png, 3.0 kB]", "a.pdf", "audio/wav", "video/mp4", "encrypted", "rm was not called"):
+        assert sign in shown
+    assert "[anthropic: server_tool_use]" in shown
+    assert "· error" in shown
+    assert "[hologram: written by a newer version]" in run("show", "last", store=tmp_path / "newer.db").stdout
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    file = tmp_path / "long.db"
+    filled(file, [said("word " * 200) for _ in range(300)])
+    script = f"'{COMMAND}' show last --store '{file}' | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == ""
+    assert done.stdout.endswith("\n0\n")
+
+
+# --- search ----------------------------------------------------------------------------------------------------------
+
+
+def test_words_are_found_in_any_language_with_their_session_and_place(chats: Path) -> None:
+    (other,) = filled(chats, [said("用令牌桶限流"), answered("A token bucket.", model="openai:gpt-5")], user_id="bob")
+    (hit,) = document("search", "令牌桶", store=chats)["hits"]
+    assert (hit["session_id"], hit["seq"], hit["role"]) == (other.id, 1, "user")
+    assert [hit["snippet"][begin:end] for begin, end in hit["highlights"]] == ["令牌桶"]
+    for arguments, count in [
+        (("token", "buck"), 1),
+        (("bucket", "--user", "bob"), 1),
+        (("bucket", "--session", "last", "--role", "assistant", "--model", "openai:gpt-5"), 1),
+    ]:
+        assert len(document("search", *arguments, store=chats)["hits"]) == count
+    shown = run("search", "readme", store=chats)
+    assert (shown.returncode, EXAMPLE[0].session_id in shown.stdout) == (0, True)
+
+
+def test_nothing_found_is_said_and_is_exit_code_1(chats: Path) -> None:
+    done = run("search", "unicorn", store=chats)
+    assert (done.returncode, done.stdout) == (1, "nothing found for 'unicorn'\n")
+    done = run("search", "readme", "--user", "bob", "--json", store=chats)
+    assert (done.returncode, json.loads(done.stdout)) == (1, {"hits": []})
+
+
+# --- fork ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("at", "shared"), [(None, 4), ("2", 2), (EXAMPLE[2].id, 3), ("0", 0)])
+def test_a_fork_shares_a_history_up_to_a_message(chats: Path, at: str | None, shared: int) -> None:
+    made = document("fork", "QQD", *(("--at", at) if at is not None else ()), "--title", "again", store=chats)
+    assert (made["parent_seq"], made["title"]) == (shared, "again")
+    found = document("show", made["id"], store=chats)
+    assert len(found["messages"]) == shared
+    if shared:
+        assert f"forked from {EXAMPLE[0].session_id} at message {shared}" in run("show", made["id"], store=chats).stdout
+        assert f"⑂ 000QQD at {shared}" in run("sessions", store=chats).stdout
+
+
+def test_a_fork_at_what_is_not_there_makes_nothing(chats: Path) -> None:
+    failed(run("fork", "QQD", "--at", "5", store=chats), "message_not_found")
+    failed(run("fork", "QQD", "--at", "nothing", store=chats), "message_not_found")
+    assert len(document("sessions", store=chats)["sessions"]) == 1
+
+
+# --- stats -----------------------------------------------------------------------------------------------------------
+
+
+def test_sizes_and_totals_are_shown_with_a_bar_for_each_day(chats: Path) -> None:
+    shown = run("stats", store=chats).stdout
+    for sign in ("1 session, 4 messages", "power-safe", "anthropic:claude-sonnet-4-6", "$0.001308", "2026-05-08  █"):
+        assert sign in shown
+    found = document("stats", "--by", "user", store=chats)
+    assert found["sizes"]["messages"] == 4
+    assert [(one["group"], one["cost_usd"]) for one in found["days"]] == [("2026-05-08", "0.001308")]
+    assert document("stats", "--since", "2026-05-09", store=chats)["totals"] == []
+    assert document("stats", "--model", "anthropic:claude-sonnet-4-6", store=chats)["totals"][0]["messages"] == 2
+
+
+def test_a_store_in_which_nothing_was_consumed_has_no_plot(tmp_path: Path) -> None:
+    filled(tmp_path / "quiet.db", [said("hello")])
+    assert "nothing was consumed" in run("stats", store=tmp_path / "quiet.db").stdout
+
+
+def test_a_bar_is_as_long_as_its_share() -> None:
+    assert [bar(share, 4) for share in (0, 0.125, 0.5, 1)] == ["", "▌", "██", "████"]
+
+
+# --- verify ----------------------------------------------------------------------------------------------------------
+
+
+def flip_a_bit(file: Path) -> None:
+    """Change one letter of a message that is stored."""
+    connection = apsw.Connection(str(file))
+    changed = "UPDATE messages SET content_json = replace(content_json, 'Summarize', 'Summarizd') WHERE seq = 1"
+    connection.execute(changed)
+    connection.close()
+
+
+def test_what_is_sound_is_said_to_be_and_what_is_damaged_is_named(chats: Path) -> None:
+    assert run("verify", store=chats).stdout == "sound: 1 session, 4 messages, 0 large pieces\n"
+    assert document("verify", "last", store=chats)["is_sound"]
+    flip_a_bit(chats)
+    done = run("verify", store=chats)
+    assert done.returncode == 1
+    assert f"{EXAMPLE[0].session_id}, message 1" in done.stdout
+    assert "1 damaged" in done.stdout
+    found = run("verify", "--json", store=chats)
+    assert found.returncode == 1
+    assert [(one["seq"], one["session_id"]) for one in json.loads(found.stdout)["damage"]] == [
+        (1, EXAMPLE[0].session_id)
+    ]
+
+
+def test_what_is_damaged_is_never_shown(chats: Path) -> None:
+    flip_a_bit(chats)
+    done = run("show", "last", store=chats)
+    assert done.returncode == 2
+    assert "Summarizd" not in done.stdout
+    assert done.stderr.endswith("[damaged]\n")
+    assert run("show", "last", "--after", "1", store=chats).returncode == 0
+
+
+# --- delete, retain, erase -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments", [("delete", "last"), ("retain", "--older-than", "0s"), ("erase", "--user", "ada")]
+)
+def test_what_cannot_be_undone_is_not_done_where_nobody_can_be_asked(chats: Path, arguments: Sequence[str]) -> None:
+    assert "--yes" in failed(run(*arguments, store=chats), "invalid_input")
+    assert len(document("sessions", store=chats)["sessions"]) == 1
+    assert run(*arguments, "--yes", store=chats).returncode == 0
+    assert document("sessions", store=chats)["sessions"] == []
+
+
+@pytest.mark.parametrize(("answer", "left"), [("n\n", 1), ("\n", 1), ("", 1), ("y\n", 0), ("yes\n", 0)])
+def test_a_person_is_asked_and_only_yes_is_yes(chats: Path, answer: str, left: int) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "DRAGOMAN_STORE": str(chats)}
+    with subprocess.Popen([COMMAND, "delete", "last"], env=environment, stdin=theirs, stderr=subprocess.PIPE) as asking:
+        os.close(theirs)
+        os.write(ours, answer.encode() or b"\x04")
+        _, told = asking.communicate(timeout=60)
+    os.close(ours)
+    assert told.startswith(f"Delete {EXAMPLE[0].session_id} 'What the README says' with 4 messages? [y/N] ".encode())
+    assert asking.returncode == (2 if left else 0)
+    assert len(document("sessions", store=chats)["sessions"]) == left
+
+
+def test_a_deleted_session_leaves_its_forks_whole(chats: Path) -> None:
+    fork = document("fork", "QQD", "--at", "2", store=chats)
+    assert document("delete", "QQD", "--yes", store=chats)["deleted"]["id"] == EXAMPLE[0].session_id
+    assert [row["seq"] for row in document("show", fork["id"], store=chats)["messages"]] == [1, 2]
+    failed(run("delete", "QQD", "--yes", store=chats), "session_not_found")
+
+
+def test_old_sessions_are_named_before_they_are_deleted(chats: Path) -> None:
+    shown = run("retain", "--older-than", "0s", "--dry-run", store=chats).stdout
+    assert EXAMPLE[0].session_id in shown
+    assert "would delete 1 session" in shown
+    assert run("retain", "--older-than", "90d", "--yes", store=chats).stdout == "deleted 0 sessions\n"
+    found = document("retain", "--older-than", "0s", "--user", "bob", "--yes", store=chats)
+    assert found == {"dry_run": False, "sessions": [], "large_pieces": 0}
+    found = document("retain", "--older-than", "0s", "--user", "ada", "--yes", store=chats)
+    assert [session["id"] for session in found["sessions"]] == [EXAMPLE[0].session_id]
+    assert run("retain", "--older-than", "soon", store=chats).returncode == 2
+    failed(run("retain", "--older-than=-1d", "--yes", store=chats), "invalid_input")
+
+
+def test_an_erasure_gives_a_receipt(chats: Path) -> None:
+    filled(chats, [said("hello")], user_id="bob")
+    receipt = document("erase", "--user", "ada", "--yes", store=chats)
+    assert (receipt["user_id"], receipt["sessions"], receipt["messages"], receipt["tool_calls"]) == ("ada", 1, 4, 1)
+    assert [session["user_id"] for session in document("sessions", store=chats)["sessions"]] == ["bob"]
+    assert b"Project Foo" not in chats.read_bytes()
+
+
+# --- help ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [name for name in app if not name.startswith("-")])
+def test_help_teaches_with_examples_that_are_understood(command: str) -> None:
+    shown = run(command, "--help").stdout
+    examples = [line.strip() for line in shown.splitlines() if line.startswith("  dragoman ")]
+    assert examples
+    assert "Exit code 0" in shown
+    for example in examples:
+        program, name, *arguments = shlex.split(example)
+        assert (program, name) == ("dragoman", command)
+        app.parse_args([name, *arguments], exit_on_error=False, print_error=False)
