@@ -19,7 +19,7 @@ LOCK_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench docs cassettes golden lock clean
+.PHONY: help setup run test faults check format bench docs cassettes golden lock clean
 
 help: ## List the verbs
 	@echo "make VERB, where VERB is one of"
@@ -32,6 +32,9 @@ run: $(STAMP) ## Show what Dragoman does, in the terminal (RUN_ARGS="…" runs a
 
 test: check ## Run every check and every test (PYTEST_ARGS="-k name" for some of them)
 	$(BIN)/pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+
+faults: $(STAMP) ## Kill, cut off, fill and damage stores for a long time: about half an hour, best as root on Linux
+	DRAGOMAN_FAULTS=long $(BIN)/pytest $(PYTEST_PARALLEL) tests/store/faults $(PYTEST_ARGS)
 
 check: $(STAMP) ## Check style, format, types and the floors
 	$(BIN)/ruff check .

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import random
+import signal
 import subprocess
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +71,21 @@ class Harness:
             time.sleep(max(0.0, end - time.monotonic()))
             running[number][0].kill()
         for process, pipe in running:
+            self._heard(process, pipe)
+        self.cycles += 1
+
+    def cut(self, chance: random.Random, cut: Callable[[], None], longest_s: float = 0.1) -> None:
+        """Start the writers, stop them all in mid-air, let something happen to the disk, and kill them."""
+        waiting = self.log.unknown()
+        running = [self._start(self._orders(writer, waiting)) for writer in range(self.writers)]
+        for _, pipe in running:
+            pipe.poll(_GIVE_UP_S)
+        time.sleep(chance.random() * longest_s)
+        for process, _ in running:
+            _stop(process)
+        cut()
+        for process, pipe in running:
+            process.kill()
             self._heard(process, pipe)
         self.cycles += 1
 
@@ -128,3 +146,14 @@ class Harness:
         for line in lines:
             self.log.read(line)
         return process.exitcode
+
+
+def _stop(process: BaseProcess) -> None:
+    """Freeze a process, and see that none of its threads is inside of a call any more."""
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    end = time.monotonic() + _GIVE_UP_S
+    for thread in Path(f"/proc/{process.pid}/task").iterdir():
+        while (thread / "stat").read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < end, "a writer cannot be stopped"
+            time.sleep(0.001)

@@ -1,0 +1,110 @@
+"""A power cut: what was not synced is gone. Acknowledged messages stay, unless syncing is switched off.
+
+A small ext4 lies in a file. The writers are stopped in mid-air, the file system is shut down without its journal being
+flushed, and it is mounted again, as after a cut. Whatever was only in memory is lost then, and what was synced is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from dragoman.store import Store, open_store
+from tests.store.faults import faulty
+from tests.store.faults.checker import folder_blob_of, sqlite_tables
+from tests.store.faults.conftest import IS_LONG, times
+from tests.store.faults.harness import Harness
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not IS_LONG, reason="a power cut is part of the long run: make faults"),
+    pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root can mount, and only on Linux"),
+]
+
+_SHUTDOWN = 0x8004587D  # the request to ext4 and xfs to stop, with how: 2 is without writing anything more
+_WITHOUT_FLUSHING = 2
+
+
+class Disk:
+    """A file system that can be cut off."""
+
+    def __init__(self, folder: Path) -> None:
+        self.place = folder / "disk"
+        self._image = folder / "image"
+        self.place.mkdir()
+        with self._image.open("wb") as file:
+            file.truncate(64 * 1024 * 1024)
+        subprocess.run(["mkfs.ext4", "-q", "-F", str(self._image)], check=True, capture_output=True)
+        self.mount()
+
+    def mount(self) -> None:
+        done = subprocess.run(
+            ["mount", "-o", "loop", str(self._image), str(self.place)], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            pytest.skip(f"a file system in a file cannot be mounted here: {done.stderr.strip()}")
+
+    def cut(self) -> None:
+        """What has not reached the disk never will."""
+        descriptor = os.open(self.place, os.O_RDONLY)
+        try:
+            fcntl.ioctl(descriptor, _SHUTDOWN, struct.pack("I", _WITHOUT_FLUSHING))
+        except OSError as error:
+            pytest.skip(f"this file system cannot be shut down: {error}")
+        finally:
+            os.close(descriptor)
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", str(self.place)], check=True, capture_output=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    if shutil.which("mkfs.ext4") is None:
+        pytest.skip("there is no mkfs.ext4 here")
+    made = Disk(tmp_path)
+    yield made
+    with contextlib.suppress(subprocess.CalledProcessError):
+        made.unmount()
+
+
+def _lost(disk: Disk, opened: Callable[[str], Store], cuts: int, chance: random.Random) -> tuple[list[str], Harness]:
+    """What is wrong after cuts; the first time that anything is."""
+    path = disk.place / "store.db"
+    harness = Harness(f"sqlite:///{path}", opened)
+    for _ in range(cuts):
+        harness.cut(chance, disk.cut)
+        disk.unmount()
+        disk.mount()
+        try:
+            tables = sqlite_tables(path)
+        except (AssertionError, apsw.Error) as error:
+            return [f"everything is LOST ({error})"], harness
+        if found := harness.problems(tables, folder_blob_of(path.with_name("store.db-blobs"))):
+            return found, harness
+    return [], harness
+
+
+def test_what_was_acknowledged_survives_a_power_cut(
+    disk: Disk, chance: random.Random, count: Callable[[str], None]
+) -> None:
+    wrong, harness = _lost(disk, open_store, times(0, 50), chance)
+    count(f"{harness.cycles} cuts, {harness.log.acknowledged} messages acknowledged, problems: {wrong}")
+    assert wrong == []
+    assert harness.log.acknowledged > 100
+
+
+def test_without_syncing_a_power_cut_loses_messages_and_that_is_found(disk: Disk, chance: random.Random) -> None:
+    wrong, _ = _lost(disk, faulty.open_unsynced, 5, chance)
+    assert [problem for problem in wrong if "LOST" in problem]
