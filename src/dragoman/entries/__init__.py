@@ -1,0 +1,146 @@
+"""Trace entries: what agents of a framework write down while they work, and read back as their history.
+
+    USER_MESSAGE, ACTION, …, CONVERSATION_TYPES, …   the types, and the collections that they form
+    create_user_message, create_action_entry, …      a builder for each type
+    problems, checked                                is it an entry, and if not, why
+    for_orchestrator, for_manager, for_worker        what of a history each kind of agent is shown
+    is_complete, merged, truncated                   is the task done; several histories as one; long texts cut
+    messages_from_entries, entries_from_messages     canonical messages, one for one
+    history_from_entries                             a history that a model can be given
+
+Everything here is pure: entries are plain dicts. ``dragoman.agent_framework`` has the same under the names that code
+for a framework imports, with memories and stores around it; ``store.entries`` keeps them.
+"""
+
+from dragoman.entries.builders import (
+    BUILDERS,
+    create_action_entry,
+    create_assistant_message,
+    create_delegation_entry,
+    create_director_context_entry,
+    create_error_entry,
+    create_final_entry,
+    create_global_observation_entry,
+    create_injected_context_entry,
+    create_observation_entry,
+    create_script_instruction_entry,
+    create_script_plan_entry,
+    create_strategic_plan_entry,
+    create_suggested_plan_entry,
+    create_synthesis_entry,
+    create_task_entry,
+    create_user_message,
+)
+from dragoman.entries.checking import checked, problems
+from dragoman.entries.filters import (
+    COMPLETION_TOOL,
+    COMPLETION_WORDS,
+    CONVERSATION_LIMIT,
+    for_manager,
+    for_orchestrator,
+    for_worker,
+    is_complete,
+    merged,
+)
+from dragoman.entries.reading import DELEGATE, History, history_from_entries, messages_from_entries
+from dragoman.entries.truncation import LIMITS, truncated
+from dragoman.entries.types import (
+    ACTION,
+    AGENT_TYPES,
+    ASSISTANT_MESSAGE,
+    COMPLETION_TYPES,
+    CONTEXT_TYPES,
+    CONVERSATION_TYPES,
+    DELEGATION,
+    DELEGATION_TYPES,
+    DIRECTOR_CONTEXT,
+    ERROR,
+    EXECUTION_TRACE_TYPES,
+    FINAL,
+    GLOBAL_OBSERVATION,
+    GLOBAL_TYPES,
+    INJECTED_CONTEXT,
+    OBSERVATION,
+    PLANNING_TYPES,
+    SCRIPT_INSTRUCTION,
+    SCRIPT_PLAN,
+    SHAPES,
+    STRATEGIC_PLAN,
+    SUGGESTED_PLAN,
+    SYNTHESIS,
+    TASK,
+    TURN_MARKERS,
+    TYPES,
+    USER_MESSAGE,
+    Entry,
+    Shape,
+)
+from dragoman.entries.words import words_of
+from dragoman.entries.writing import entries_from_messages
+
+__all__ = [
+    "ACTION",
+    "AGENT_TYPES",
+    "ASSISTANT_MESSAGE",
+    "BUILDERS",
+    "COMPLETION_TOOL",
+    "COMPLETION_TYPES",
+    "COMPLETION_WORDS",
+    "CONTEXT_TYPES",
+    "CONVERSATION_LIMIT",
+    "CONVERSATION_TYPES",
+    "DELEGATE",
+    "DELEGATION",
+    "DELEGATION_TYPES",
+    "DIRECTOR_CONTEXT",
+    "ERROR",
+    "EXECUTION_TRACE_TYPES",
+    "FINAL",
+    "GLOBAL_OBSERVATION",
+    "GLOBAL_TYPES",
+    "INJECTED_CONTEXT",
+    "LIMITS",
+    "OBSERVATION",
+    "PLANNING_TYPES",
+    "SCRIPT_INSTRUCTION",
+    "SCRIPT_PLAN",
+    "SHAPES",
+    "STRATEGIC_PLAN",
+    "SUGGESTED_PLAN",
+    "SYNTHESIS",
+    "TASK",
+    "TURN_MARKERS",
+    "TYPES",
+    "USER_MESSAGE",
+    "Entry",
+    "History",
+    "Shape",
+    "checked",
+    "create_action_entry",
+    "create_assistant_message",
+    "create_delegation_entry",
+    "create_director_context_entry",
+    "create_error_entry",
+    "create_final_entry",
+    "create_global_observation_entry",
+    "create_injected_context_entry",
+    "create_observation_entry",
+    "create_script_instruction_entry",
+    "create_script_plan_entry",
+    "create_strategic_plan_entry",
+    "create_suggested_plan_entry",
+    "create_synthesis_entry",
+    "create_task_entry",
+    "create_user_message",
+    "entries_from_messages",
+    "for_manager",
+    "for_orchestrator",
+    "for_worker",
+    "history_from_entries",
+    "is_complete",
+    "merged",
+    "messages_from_entries",
+    "problems",
+    "truncated",
+    "words_of",
+]

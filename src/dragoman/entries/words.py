@@ -1,0 +1,80 @@
+"""An entry in words, for a model that is shown it as part of what somebody said.
+
+    words_of(entry)            "Error (ConnectionError):\\nConnection failed"
+    words_of(entry, LIMITS)    the same, with long parts cut as LIMITS says; and how many characters that removed
+
+The one rule: the same entry gives the same words for ever, because a provider's cache compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.entries import types
+from dragoman.entries.truncation import truncated
+from dragoman.entries.types import Entry
+
+_HEADS: Final = {
+    types.USER_MESSAGE: "The user",
+    types.ASSISTANT_MESSAGE: "The answer to the user",
+    types.TASK: "Task",
+    types.OBSERVATION: "Observation",
+    types.FINAL: "Final answer",
+    types.STRATEGIC_PLAN: "Strategic plan",
+    types.SUGGESTED_PLAN: "Suggested plan",
+    types.SCRIPT_PLAN: "Script plan",
+    types.SCRIPT_INSTRUCTION: "Script instruction",
+    types.DIRECTOR_CONTEXT: "Context",
+    types.INJECTED_CONTEXT: "Context",
+}
+_LIMIT_OF: Final = {types.ACTION: "tool_args"}  # what a limit is called, where it is not called like the type
+
+NO_LIMITS: Final[Mapping[str, int]] = {}
+
+
+def words_of(entry: Entry, limits: Mapping[str, int] = NO_LIMITS, teller: str | None = None) -> tuple[str, int]:
+    """An entry with a line before it that says what it is, and of whom; and how many characters were removed."""
+    body, removed = body_of(entry, limits)
+    head = _head(entry)
+    return f"{f'{teller}: {head}' if teller else head}:\n{body}", removed
+
+
+def body_of(entry: Entry, limits: Mapping[str, int] = NO_LIMITS) -> tuple[str, int]:
+    """What an entry says, as a text; and how many characters were removed."""
+    match entry["type"]:
+        case types.ACTION:
+            text = text_from(entry["args"])
+        case types.DELEGATION:
+            text = entry["task"]
+        case _:
+            text = text_from(entry["content"])
+    kind: str = entry["type"]
+    limit = limits.get(_LIMIT_OF.get(kind, kind))
+    if limit is None:
+        return text, 0
+    return truncated(text, limit), max(0, len(text) - limit)
+
+
+def text_from(content: Any) -> str:
+    """A text as it is, and anything else as JSON."""
+    return content if isinstance(content, str) else msgspec.json.encode(content).decode()
+
+
+def _head(entry: Entry) -> str:
+    match entry["type"]:
+        case types.ACTION:
+            return f"Call of {entry['tool']}"
+        case types.DELEGATION:
+            return f"Delegated to {entry['worker']}"
+        case types.ERROR:
+            return f"Error ({entry['error_type']})" if entry.get("error_type") else "Error"
+        case types.SYNTHESIS:
+            return f"Synthesis by {entry['from_manager']}"
+        case types.GLOBAL_OBSERVATION:
+            told = f"Broadcast by {entry['from_worker']}" if entry.get("from_worker") else "Broadcast"
+            return f"{told} ({entry['summary']})" if entry.get("summary") else told
+        case kind:
+            return _HEADS[str(kind)]

@@ -1,0 +1,160 @@
+"""From canonical messages to entries: what was said and done, for the agent that said and did it.
+
+    entries_from_messages(messages, agent_key="orchestrator") -> Written(entries, losses)
+
+A message that was an entry becomes that entry again; where its words were changed since, the entry says the new ones.
+Any other message becomes what an agent would have written: a user's words begin a task, a call is an action, a result
+an observation, an answer that calls nothing is final. Pictures, reasoning and prices have no place in an entry, and
+each is named as a loss. The one rule: words, calls and results are never among the losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from dragoman.entries import types
+from dragoman.entries.reading import UNKNOWN_TIME
+from dragoman.entries.types import Entry
+from dragoman.entries.words import body_of, words_of
+from dragoman.exchange import Loss, Written
+from dragoman.message import (
+    ContentBlock,
+    InvalidToolUseBlock,
+    Message,
+    MessageStatus,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+
+_BETWEEN: Final = "\n\n"  # blocks of text
+
+
+def entries_from_messages(messages: Iterable[Message], *, agent_key: str | None = None) -> Written:
+    """The entries of messages, in order. ``agent_key`` is put into those that are of an agent and not of everybody."""
+    losses: list[Loss] = []
+    entries: list[Entry] = []
+    for message in messages:
+        kept = (message.metadata.extra or {}).get("entry")
+        if isinstance(kept, dict) and kept.get("type") in types.SHAPES:
+            entries.append(_again(message, kept))
+        else:
+            entries.extend(_with_origin(entry, message, agent_key) for entry in _told(message, losses))
+    return Written(entries, tuple(losses))
+
+
+# --- messages that were entries --------------------------------------------------------------------------------------
+
+
+def _again(message: Message, kept: Entry) -> Entry:
+    said = _said_now(message, kept)
+    return {"type": kept["type"], **said, **{name: value for name, value in kept.items() if name not in said}}
+
+
+def _said_now(message: Message, kept: Entry) -> Entry:
+    """What the message says today, where that is not what the entry said."""
+    match message.content:
+        case (ToolUseBlock() as call,):
+            is_delegation = kept["type"] == types.DELEGATION
+            return dict(call.input) if is_delegation else {"tool": call.name, "args": call.input}
+        case (ToolResultBlock() as result,):
+            text = _text(result.content)
+        case blocks:
+            text = _text(blocks)
+    if "content" not in types.SHAPES[kept["type"]].required:  # what another agent did, told in words
+        return {}
+    return {} if "content" in kept and text in _renderings(kept) else {"content": text}
+
+
+def _renderings(kept: Entry) -> tuple[str, ...]:
+    """The ways in which an entry may have been put into words."""
+    return body_of(kept)[0], words_of(kept)[0], words_of(kept, teller=kept.get("agent_key"))[0]
+
+
+# --- messages of ours ------------------------------------------------------------------------------------------------
+
+
+def _told(message: Message, losses: list[Loss]) -> Iterator[Entry]:
+    match message.role:
+        case Role.SYSTEM:
+            yield {"type": types.INJECTED_CONTEXT, "content": _words(message, message.content, losses)}
+        case Role.USER:
+            said = _words(message, message.content, losses)
+            yield {"type": types.USER_MESSAGE, "content": said}
+            yield {"type": types.TASK, "content": said}
+        case Role.TOOL:
+            yield from _observations(message, losses)
+        case _:
+            yield from _answer(message, losses)
+
+
+def _observations(message: Message, losses: list[Loss]) -> Iterator[Entry]:
+    for block in message.content:
+        if isinstance(block, ToolResultBlock):
+            entry = {
+                "type": types.OBSERVATION,
+                "content": _words(message, block.content, losses),
+                "tool_use_id": block.tool_use_id,
+            }
+            yield entry | {"is_error": True} if block.is_error else entry
+        else:
+            losses.append(_loss(message, block.type))
+
+
+def _answer(message: Message, losses: list[Loss]) -> Iterator[Entry]:
+    calls = [block for block in message.content if isinstance(block, ToolUseBlock | InvalidToolUseBlock)]
+    words = [block for block in message.content if block not in calls]
+    said = _words(message, words, losses)
+    if message.metadata.usage is not None:
+        losses.append(_loss(message, "usage", "an entry has no place for what a message has cost"))
+    if said and not calls and message.metadata.status is MessageStatus.COMPLETE:
+        yield {"type": types.FINAL, "content": said}
+    if said:
+        yield {"type": types.ASSISTANT_MESSAGE, "content": said}
+    for call in calls:
+        yield _action(call)
+    if message.metadata.status in (MessageStatus.ERROR, MessageStatus.CANCELLED):
+        yield {"type": types.ERROR, "content": "the answer did not end", "error_type": message.metadata.status.value}
+
+
+def _action(call: ToolUseBlock | InvalidToolUseBlock) -> Entry:
+    if isinstance(call, ToolUseBlock):
+        return {"type": types.ACTION, "tool": call.name, "args": call.input, "tool_use_id": call.id}
+    return {
+        "type": types.ERROR,
+        "content": call.reason,
+        "error_type": "tool_input_invalid",
+        "tool": call.name,
+        "input_text": call.input_text,
+        "tool_use_id": call.id,
+    }
+
+
+def _words(message: Message, blocks: Iterable[ContentBlock], losses: list[Loss]) -> str:
+    """The words of blocks; what is none is a loss."""
+    blocks = tuple(blocks)
+    losses.extend(_loss(message, block.type) for block in blocks if not isinstance(block, TextBlock))
+    return _text(blocks)
+
+
+def _text(blocks: Iterable[ContentBlock]) -> str:
+    return _BETWEEN.join(block.text for block in blocks if isinstance(block, TextBlock))
+
+
+def _loss(message: Message, block_type: str, reason: str = "an entry holds words, calls and results only") -> Loss:
+    return Loss(message.session_id, message.id, block_type, "entries", reason)
+
+
+def _with_origin(entry: Entry, message: Message, agent_key: str | None) -> Entry:
+    """The entry with its time, its turn, the message that it comes from, and whose it is."""
+    metadata = message.metadata
+    told: dict[str, Any] = {
+        "timestamp": message.created_at.timestamp() if message.created_at != UNKNOWN_TIME else None,
+        "turn_id": metadata.run_id,
+        "message_id": message.id or None,
+        "model": metadata.model,
+        "agent_key": agent_key if entry["type"] not in types.CONVERSATION_TYPES else None,
+    }
+    return entry | {name: value for name, value in told.items() if value is not None}
