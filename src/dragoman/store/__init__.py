@@ -19,6 +19,7 @@ from dragoman.errors import StoreUnusableError
 from dragoman.store.store import Store
 from dragoman.store.values import (
     Damage,
+    EntryRow,
     ErasureReceipt,
     Hit,
     Lease,
@@ -59,6 +60,7 @@ def open_store(url: str, *, blobs: str | None = None) -> Store:
 
 __all__ = [
     "Damage",
+    "EntryRow",
     "ErasureReceipt",
     "Hit",
     "Lease",

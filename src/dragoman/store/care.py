@@ -109,7 +109,7 @@ def _deleted(engine: str, session_id: str, ids: Ids, *, erased: str | None) -> G
     for table in ("messages", "tool_calls"):
         rows = yield f"SELECT count(*) FROM {table} WHERE session_id = ?", (session_id,)
         setattr(gone, table, getattr(gone, table) + rows[0][0])
-    for table in ("messages", "tool_calls", "usage", "tool_ids", "idempotency", "leases", "blob_refs"):
+    for table in ("messages", "tool_calls", "usage", "tool_ids", "idempotency", "leases", "blob_refs", "entries"):
         yield f"DELETE FROM {table} WHERE session_id = ?", (session_id,)
     yield "DELETE FROM sessions WHERE id = ?", (session_id,)
     return gone

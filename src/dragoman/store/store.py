@@ -24,6 +24,7 @@ from dragoman.errors import FormatError
 from dragoman.ids import UlidSource
 from dragoman.message import Message
 from dragoman.store import archive, care, collecting, operations, verifying
+from dragoman.store.entries import EntriesRoom
 from dragoman.store.indexes import Filters
 from dragoman.store.operations import Draft, Found, Rows, Statement
 from dragoman.store.rows import hash_of, message_from
@@ -63,6 +64,7 @@ class Store:
         self.blobs = blobs
         self.clock = clock
         self.searching = Searching(self)
+        self.entries = EntriesRoom(self)
         self._ids = UlidSource(lambda: time.time_ns() // 1_000_000, lambda: secrets.randbits(80))
 
     # --- what an engine does -----------------------------------------------------------------------------------------

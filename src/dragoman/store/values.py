@@ -37,6 +37,14 @@ class Row(msgspec.Struct, frozen=True):
     message: Message
 
 
+class EntryRow(msgspec.Struct, frozen=True):
+    """A trace entry in its place."""
+
+    seq: int  # 1, 2, 3, … without a gap
+    agent_key: str | None  # whose it is, where it is of one agent
+    entry: dict[str, Any]
+
+
 ToolCallStatus = Literal["pending", "succeeded", "failed", "cancelled"]
 
 

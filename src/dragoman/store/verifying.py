@@ -17,6 +17,7 @@ import msgspec
 
 from dragoman.errors import DamagedError, DragomanError, NewerVersionError, UnknownSessionError
 from dragoman.message import InvalidToolUseBlock, Message, Role, ToolResultBlock, ToolUseBlock
+from dragoman.store import entries
 from dragoman.store.care import Nothing
 from dragoman.store.operations import (
     Found,
@@ -166,6 +167,8 @@ def _look(session_id: str, step: Callable[[int], None]) -> Generator[Statement, 
     yield from _look_at_numbers(look, session)
     if look.is_whole:
         yield from _look_beside(look, session)
+    for what in (yield from entries.look(session_id)):
+        look.wrong(None, what)
     return look
 
 

@@ -1,0 +1,235 @@
+"""Trace entries in a store: what agents wrote down while they worked, beside the messages of a session.
+
+    await store.entries.append(session_id, entries, agent_key="orchestrator")
+    await store.entries.conversation(session_id, limit=20)      and agent, broadcast, team: four views
+    await store.entries.history(session_id, "orchestrator")     the views of one agent, in one order
+
+Entries of a session are numbered in the order in which they were stored, whatever a clock says, and every view has that
+order; a limit takes the newest. An entry is kept as JSON, whole, with a hash over it and its place. Entries are of the
+session that they were written in: a fork begins without any, and deleting a session takes them along. The one rule:
+what comes out is what went in, every field of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from dragoman import entries as room
+from dragoman.entries import Entry
+from dragoman.errors import ConflictError, DamagedError, FormatError, InputError
+from dragoman.jsontext import OWN, read_json
+from dragoman.store.operations import LOCKED, Rows, Statement, create_session, operation, unknown_session
+from dragoman.store.rows import micros
+from dragoman.store.values import EntryRow, Session
+
+if TYPE_CHECKING:
+    from dragoman.store.store import Store
+
+_COLUMNS: Final = "session_id, seq, agent_key, type, entry_json, hash"
+_TEXT: Final = msgspec.json.Encoder()
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """An entry that is about to be stored."""
+
+    agent_key: str | None
+    type: str
+    entry_json: str
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries of a session are wanted: those that fit any of these."""
+
+    types: tuple[str, ...] = ()  # of these types, whoever wrote them
+    agent_key: str | None = None  # of this agent, and of the types that the view of an agent shows
+    team: tuple[str, ...] = ()  # of these agents, whatever they are
+
+
+class EntriesRoom:
+    """The entries of a store. A view of a session that is not there is empty, as in any table."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def append(
+        self,
+        session_id: str,
+        entries: Mapping[str, Any] | Iterable[Mapping[str, Any]],
+        *,
+        agent_key: str | None = None,
+        create: bool = False,
+    ) -> list[int]:
+        """Add one entry or several, all or none, and say which places they have.
+
+        They are of the agent that is named here, or else of the one that an entry names itself in ``agent_key``, or of
+        none. An entry that is none is a ``FormatError``. With ``create`` the session is made if it is not there.
+        """
+        given = [entries] if isinstance(entries, Mapping) else list(entries)
+        drafts = [_draft(entry, agent_key, number) for number, entry in enumerate(given)]
+        if not drafts:
+            return []
+        now = self._store.clock()
+        made = Session(id=session_id, created_at=now, updated_at=now) if create else None
+        return await self._store._write(append(session_id, drafts, now, made))
+
+    async def conversation(self, session_id: str, limit: int | None = None) -> list[Entry]:
+        """What was said to and by the user; the newest, if there is a limit."""
+        return await self._view(session_id, Selection(types=room.CONVERSATION_TYPES), limit)
+
+    async def agent(self, session_id: str, agent_key: str, limit: int | None = None) -> list[Entry]:
+        """What one agent did; the newest, if there is a limit."""
+        return await self._view(session_id, Selection(agent_key=agent_key), limit)
+
+    async def broadcast(self, session_id: str, limit: int | None = None) -> list[Entry]:
+        """What was told to every agent; the newest, if there is a limit."""
+        return await self._view(session_id, Selection(types=room.GLOBAL_TYPES), limit)
+
+    async def team(self, session_id: str, agent_keys: Sequence[str], limit: int | None = None) -> list[Entry]:
+        """Everything of several agents, each with its ``agent_key``; the newest of all of them, if there is a limit."""
+        return await self._view(session_id, Selection(team=tuple(agent_keys)), limit)
+
+    async def history(
+        self, session_id: str, agent_key: str, subordinates: Sequence[str] = (), limit: int | None = None
+    ) -> list[Entry]:
+        """What an agent knows: the conversation, its own doing, that of its subordinates, what was told to all.
+
+        An entry that fits several of these is in it once.
+        """
+        wanted = Selection(
+            types=(*room.CONVERSATION_TYPES, *room.GLOBAL_TYPES), agent_key=agent_key, team=tuple(subordinates)
+        )
+        return await self._view(session_id, wanted, limit)
+
+    async def _view(self, session_id: str, wanted: Selection, limit: int | None) -> list[Entry]:
+        if limit is not None and limit < 0:
+            raise InputError(f"there are no {limit} newest entries", where="limit", remedy="Give a number from 0")
+        rows = await self._store._read(select(session_id, wanted, limit))
+        return [_shown(row, row.agent_key if row.agent_key in wanted.team else None) for row in rows]
+
+    async def read(self, session_id: str, after_seq: int = 0, limit: int = 500) -> list[EntryRow]:
+        """Every entry behind a place, of every type and agent, in order: the next page."""
+        return await self._store._read(read(session_id, after_seq, limit))
+
+
+def _draft(entry: Mapping[str, Any], agent_key: str | None, number: int) -> Draft:
+    where = f"entry {number}"
+    checked = room.checked(entry, where)
+    named = checked.get("agent_key")
+    if named is not None and (not isinstance(named, str) or not named):
+        raise FormatError("agent_key: a text that is not empty", where=where, code="invalid_entry")
+    if agent_key is not None and named not in (None, agent_key):
+        what = f"it is of {named!r}, and was to be stored as of {agent_key!r}"
+        raise FormatError(what, where=where, code="invalid_entry")
+    return Draft(agent_key if agent_key is not None else named, checked["type"], _TEXT.encode(checked).decode())
+
+
+def _shown(row: EntryRow, agent_key: str | None) -> Entry:
+    return row.entry if agent_key is None else {**row.entry, "agent_key": agent_key}
+
+
+# --- operations ------------------------------------------------------------------------------------------------------
+
+
+@operation
+def append(
+    session_id: str, drafts: Sequence[Draft], now: datetime, made: Session | None
+) -> Generator[Statement, Rows, list[int]]:
+    """Add entries behind those that are there; ``made`` is the session to make, if there is none."""
+    alone = f"SELECT id FROM sessions WHERE id = ?{LOCKED}", (session_id,)
+    if not (yield alone):
+        if made is None:
+            raise unknown_session(session_id)
+        with contextlib.suppress(ConflictError):  # somebody else has made it meanwhile
+            yield from create_session(made)
+        yield alone
+    rows = yield "SELECT coalesce(max(seq), 0) FROM entries WHERE session_id = ?", (session_id,)
+    first = rows[0][0] + 1
+    for seq, draft in enumerate(drafts, first):
+        row = (session_id, seq, draft.agent_key, draft.type, draft.entry_json)
+        yield f"INSERT INTO entries ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", (*row, hash_of(row))
+    yield "UPDATE sessions SET updated_at = ? WHERE id = ?", (micros(now), session_id)
+    return list(range(first, first + len(drafts)))
+
+
+@operation
+def select(session_id: str, wanted: Selection, limit: int | None) -> Generator[Statement, Rows, list[EntryRow]]:
+    """The entries that fit, in order; the newest of them, if there is a limit."""
+    condition, arguments = _condition(wanted)
+    if not condition:
+        return []
+    sql = f"SELECT {_COLUMNS} FROM entries WHERE session_id = ? AND ({condition})"
+    if limit is None:
+        rows = yield f"{sql} ORDER BY seq", (session_id, *arguments)
+    else:
+        rows = yield f"{sql} ORDER BY seq DESC LIMIT ?", (session_id, *arguments, limit)
+        rows = rows[::-1]
+    return [row_from(row) for row in rows]
+
+
+def _condition(wanted: Selection) -> tuple[str, list[Any]]:
+    parts: list[str] = []
+    arguments: list[Any] = []
+    if wanted.types:
+        parts.append(f"type IN ({_marks(wanted.types)})")
+        arguments.extend(wanted.types)
+    if wanted.agent_key is not None:
+        parts.append(f"(agent_key = ? AND type IN ({_marks(room.AGENT_TYPES)}))")
+        arguments.extend((wanted.agent_key, *room.AGENT_TYPES))
+    if wanted.team:
+        parts.append(f"agent_key IN ({_marks(wanted.team)})")
+        arguments.extend(wanted.team)
+    return " OR ".join(parts), arguments
+
+
+def _marks(arguments: Sequence[str]) -> str:
+    return ", ".join("?" * len(arguments))
+
+
+@operation
+def read(session_id: str, after_seq: int, limit: int) -> Generator[Statement, Rows, list[EntryRow]]:
+    """The entries behind a place, in order."""
+    rows = yield (
+        f"SELECT {_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?",
+        (session_id, after_seq, limit),
+    )
+    return [row_from(row) for row in rows]
+
+
+@operation
+def look(session_id: str) -> Generator[Statement, Rows, list[str]]:
+    """What is wrong with the entries of a session, in words."""
+    wrong: list[str] = []
+    after, page = 0, 200
+    while rows := (
+        yield (
+            f"SELECT {_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?",
+            (session_id, after, page),
+        )
+    ):
+        for expected, row in enumerate(rows, after + 1):
+            if row[1] != expected:
+                wrong.append(f"entry {expected} is not there")
+                break
+            if hash_of(row[:5]) != bytes(row[5]):
+                wrong.append(f"entry {row[1]}: its hash does not fit its content")
+        after = rows[-1][1]
+    return wrong
+
+
+def row_from(row: tuple[Any, ...]) -> EntryRow:
+    """An entry in its place; ``DamagedError`` if it is not what was written."""
+    if hash_of(row[:5]) != bytes(row[5]):
+        raise DamagedError("its hash does not fit its content", where=f"session {row[0]}, entry {row[1]}")
+    return EntryRow(row[1], row[2], read_json(row[4], OWN))
+
+
+def hash_of(row: Sequence[Any]) -> bytes:
+    """SHA-256 over everything that a row says."""
+    session_id, seq, agent_key, kind, entry_json = row
+    return hashlib.sha256(f"{session_id}\n{seq}\n{agent_key!r}\n{kind}\n{entry_json}".encode()).digest()
