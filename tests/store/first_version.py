@@ -1,0 +1,237 @@
+"""The store that the first version left behind: how it was made, and everything that it answers.
+
+    python -m tests.store.first_version      writes tests/store/fixtures/first-version.db, its blobs, and its answers
+
+Clock and ids are fixed. Once a version with this schema is released, the files stay as they are for ever: every later
+version has to open them. Until then they are written anew when the first step of the schema changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import itertools
+import json
+import shutil
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+
+from dragoman import codec
+from dragoman.ids import UlidSource
+from dragoman.message import (
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    InvalidToolUseBlock,
+    Message,
+    OpaqueBlock,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    Usage,
+)
+from dragoman.store import Store, open_store
+from tests.store.talk import answered, message, said
+
+FOLDER = Path(__file__).parent / "fixtures"
+DATABASE = FOLDER / "first-version.db"
+BLOBS = FOLDER / "first-version.db-blobs"
+ANSWERS = FOLDER / "first-version.json"
+
+TALK, FORK, QUIET, LEFT = "sess_talk", "sess_fork", "sess_quiet", "sess_left"
+KEY = "the key of the question"
+WORDS = ("Lissabon", "天气", "frobnicate", "19")
+ARRIVING = "01JZZZZZZZZZZZZZZZZZZZZZZZ"  # the message that was still arriving
+
+
+# --- making it -------------------------------------------------------------------------------------------------------
+
+
+async def make(path: Path) -> None:
+    """Write the store."""
+    async with open_store(f"sqlite:///{path}") as store:
+        seconds = itertools.count()
+        store.clock = lambda: datetime(2026, 11, 15, 12, tzinfo=UTC) + timedelta(seconds=next(seconds))
+        chance = itertools.count(1)
+        store._ids = UlidSource(
+            lambda: 1_794_744_000_000 + next(chance),
+            lambda: int.from_bytes(hashlib.sha256(b"%d" % next(chance)).digest()[:10]),
+        )
+        await _talk(store)
+        await _branches(store)
+        await _gone(store)
+        await _hits(store, WORDS[0])  # the index is whole
+    connection = apsw.Connection(str(path))
+    connection.execute("VACUUM")
+    connection.pragma("journal_mode", "delete")  # one file
+    connection.close()
+    path.with_name(f"{path.name}-lock").unlink(missing_ok=True)
+
+
+async def _talk(store: Store) -> None:
+    """A conversation with something of everything."""
+    await store.create_session(
+        TALK,
+        title="Weather in Lissabon",
+        workspace_path="/home/somebody/work",
+        active_model="anthropic:claude-sonnet-4-6",
+        routing_policy={"mode": "fixed", "weights": [1, 2.5]},
+        user_id="user_1",
+        team_id="team_1",
+        metadata={"tags": ["a", "é"], "n": 9007199254740993},
+    )
+    await store.append(TALK, question(), idempotency_key=KEY)
+    thought = ThinkingBlock("It has to be looked up", "c2lnbmF0dXJl")
+    calls = [
+        ToolUseBlock(f"tu_{number}", "get_weather", {"city": "Lissabon", "n": number}, {"id": f"toolu_{number}"})
+        for number in range(3)
+    ]
+    broken = InvalidToolUseBlock("tu_3", "get_weather", '{"city":"Liss', "truncated")
+    await store.append(TALK, message(Role.ASSISTANT, [thought, *calls, broken], **_metadata("0.0123")))
+    await store.learn_tool_ids(TALK, [("anthropic", f"tu_{number}", f"toolu_{number}") for number in range(3)])
+    await store.append(TALK, [_result("tu_0", "18 °C"), _result("tu_1", "no such city", is_error=True)])
+    await store.cancel_tool_call(TALK, "tu_2")
+    picture = ImageBlock(ImageSource("base64", base64.b64encode(_bytes(20_000)).decode()), "image/png")
+    page = DocumentBlock(ImageSource("url", "https://example.org/a.pdf"), "application/pdf", "A page")
+    await store.append(TALK, message(Role.USER, [TextBlock("天气怎么样? \x00 \U0001f600"), picture, page]))
+    await store.append(TALK, said("frobnicate " + "A long text, with ünïcode. " * 900))
+    opaque = OpaqueBlock("anthropic", {"type": "server_tool_use", "id": "srv_1"})
+    await store.append(TALK, message(Role.ASSISTANT, [opaque, TextBlock("Done")], **_metadata("1E-7")))
+    await store.append(TALK, newer())
+    await store.append(TALK, arriving("It is being stre", status="partial"))
+
+
+def question() -> list[Message]:
+    """What was appended under the key."""
+    return [said("Be brief.", Role.SYSTEM), said("How is the weather in Lissabon?", user_id="user_1")]
+
+
+def newer() -> Message:
+    """A message as a later version may write it: with a block and with fields that the first version does not know."""
+    text = {
+        "id": "01JZZZZZZZZZZZZZZZZZZZZZZY",
+        "session_id": TALK,
+        "role": "assistant",
+        "content": [
+            {"type": "hologram", "beam": {"n": 12345678901234567890}},
+            {"type": "text", "text": "x", "tone": 1e2},
+        ],
+        "metadata": {"model": "m", "mood": "calm"},
+        "created_at": "2026-11-15T12:30:00.123456Z",
+        "schema_version": 1,
+        "weight": [1.0, None],
+    }
+    return codec.decode(json.dumps(text))
+
+
+def arriving(text: str, **metadata: Any) -> Message:
+    """The message that was still arriving."""
+    return answered(text, **metadata).replace(
+        id=ARRIVING, session_id=TALK, created_at=datetime(2026, 11, 15, 13, tzinfo=UTC)
+    )
+
+
+async def _branches(store: Store) -> None:
+    """A fork, and a fork of the fork."""
+    fork = await store.fork(TALK, 3, title="Another way", user_id="user_2")
+    await store.append(fork.id, [_result("tu_0", "19 °C"), answered("It is 19 °C", **_metadata("0.5"))])
+    twig = await store.fork(fork.id, title="And another")
+    await store.append(twig.id, said("Once more"))
+    await store.create_session(QUIET)
+    await store.take_lease(QUIET, "somebody", seconds=60)
+
+
+async def _gone(store: Store) -> None:
+    """A session that was deleted, of which the totals remain; and a person who was erased."""
+    await store.create_session(LEFT, user_id="user_9")
+    await store.append(LEFT, [said("Forget me"), answered("I will", **_metadata("0.25"))])
+    await store.delete_session(LEFT)
+    await store.create_session("sess_erased", user_id="user_8")
+    await store.append("sess_erased", said("And me"))
+    await store.erase_user("user_8")
+
+
+def _metadata(cost: str) -> dict[str, Any]:
+    usage = Usage(
+        input_tokens=120,
+        output_tokens=34,
+        cached_input_tokens=5,
+        cache_creation_input_tokens=6,
+        reasoning_tokens=7,
+        cost_usd=Decimal(cost),
+        pricing_version="2026-11-01",
+        latency_ms=850,
+    )
+    return {
+        "model": "anthropic:claude-sonnet-4-6",
+        "provider": "anthropic",
+        "usage": usage,
+        "user_id": "user_1",
+        "team_id": "team_1",
+    }
+
+
+def _result(call_id: str, text: str, *, is_error: bool = False) -> Message:
+    return message(Role.TOOL, [ToolResultBlock(call_id, (TextBlock(text),), is_error)], parent_tool_use_id=call_id)
+
+
+def _bytes(size: int) -> bytes:
+    return hashlib.shake_256(b"picture").digest(size)
+
+
+# --- what it answers -------------------------------------------------------------------------------------------------
+
+
+async def answers(store: Store) -> dict[str, Any]:
+    """Everything that can be asked, as plain JSON."""
+    listed = sorted(await store.list_sessions(limit=100), key=lambda session: session.id)
+    return {
+        "sessions": msgspec.to_builtins(listed),
+        "messages": {session.id: await _messages(store, session.id) for session in listed},
+        "tool_calls": {session.id: msgspec.to_builtins(await store.tool_calls(session.id)) for session in listed},
+        "tool_ids": {session.id: [list(one) for one in await store.tool_ids(session.id)] for session in listed},
+        "totals": {
+            by: msgspec.to_builtins(await store.totals(by)) for by in ("session", "user", "team", "model", "day")
+        },
+        "search": {word: await _hits(store, word) for word in WORDS},
+        "erasures": msgspec.to_builtins(await store.erasures()),
+    }
+
+
+async def _messages(store: Store, session_id: str) -> list[list[Any]]:
+    """The place of each message, and its canonical JSON; of a long one, its hash."""
+    found = []
+    async for row in store.history(session_id):
+        text = codec.encode(row.message).decode()
+        found.append([row.seq, text if len(text) < 4_000 else hashlib.sha256(text.encode()).hexdigest()])
+    return found
+
+
+async def _hits(store: Store, word: str) -> list[list[Any]]:
+    return sorted([hit.session_id, hit.seq] for hit in await store.search(word))
+
+
+async def _main() -> None:
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir()
+    await make(DATABASE)
+    copy = FOLDER / "copy.db"
+    shutil.copy(DATABASE, copy)
+    shutil.copytree(BLOBS, f"{copy}-blobs")
+    async with open_store(f"sqlite:///{copy}") as store:
+        text = json.dumps(await answers(store), ensure_ascii=False, indent=1)
+    ANSWERS.write_text(text + "\n", encoding="utf-8")
+    for path in FOLDER.glob("copy.db*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())
