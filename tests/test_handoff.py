@@ -56,6 +56,19 @@ def test_a_model_that_takes_everything_is_not_blocked_and_the_plan_names_what_is
     assert next(block.reason for block in plan.blocks if block.outcome == "left_out")
 
 
+@pytest.mark.parametrize("model", ["acme:text-only", "openai:gpt-5", "ollama:llama3.2", "cohere:command-a-03-2025"])
+def test_a_result_that_cannot_be_marked_as_failed_is_kept_and_the_plan_says_what_it_lacks(model: str) -> None:
+    target = text_only() if model == "acme:text-only" else adapter(model)
+    answered, failed = result("tu_01KR3ER9E00000000000000QQE"), result("tu_01KR3ER9E00000000000000QQF")
+    (block,) = failed.content
+    failed = failed.replace(id="01HZ004", content=(block.replace(is_error=True),))
+    plan = plan_swap([user(TextBlock("Go.")), answered, failed], target, policy="placeholder")
+    results = {one.message_id: one for one in plan.blocks if one.block_type == "tool_result"}
+    assert {one.outcome for one in results.values()} == {"kept"}
+    assert results[answered.id].reason == ""
+    assert "that a tool failed" in results[failed.id].reason
+
+
 def test_going_back_home_leaves_nothing_out() -> None:
     plan = plan_swap(history(), adapter("anthropic:claude-opus-4-7"))
     assert {block.outcome for block in plan.blocks} == {"kept"}

@@ -162,10 +162,13 @@ def _takes(capabilities: AdapterCapabilities, block: Medium) -> bool:
 
 def _with_losses(plan: BlockPlan, lost: dict[tuple[str, str], str]) -> BlockPlan:
     """The plan, corrected by what the dialect really does."""
-    reason = lost.get((plan.message_id, plan.block_type))
-    if reason is None or plan.outcome != "kept":
+    if plan.outcome != "kept":
         return plan
-    return msgspec.structs.replace(plan, outcome="left_out", reason=reason)
+    reason = lost.get((plan.message_id, plan.block_type))
+    if reason is not None:
+        return msgspec.structs.replace(plan, outcome="left_out", reason=reason)
+    mark = lost.get((plan.message_id, "is_error")) if plan.block_type == "tool_result" else None
+    return plan if mark is None else msgspec.structs.replace(plan, reason=f"without a mark: {mark}")
 
 
 def _blockers(

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
+from collections import Counter
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from dragoman import dialects
+from dragoman.errors import FormatError, InputError
 from dragoman.event import fold, unfold
 from dragoman.exchange import FAULT_CODES, Fault, Options, Reply, Request, SideEffects, StopReason, ToolDefinition
 from dragoman.message import (
@@ -196,10 +200,133 @@ def test_foreign_blocks_do_not_hide_inside_results_and_system_prompts(dialect: M
     assert [loss.block_type for loss in written.losses].count("opaque") == 2
 
 
+def test_that_a_tool_failed_is_said_or_named_as_a_lost_mark_and_the_result_is_there(dialect: ModuleType) -> None:
+    failed = ToolResultBlock(CALLS[0].id, (TextBlock("no such file"),), is_error=True)
+    history = (
+        message(Role.USER, TextBlock("Go.")),
+        message(Role.ASSISTANT, CALLS[0]),
+        message(Role.TOOL, failed, parent=CALLS[0].id),
+    )
+    written = dialect.write_request(REQUEST.replace(messages=history))
+    results = [
+        block
+        for one in dialect.read_request(written.wire).messages
+        for block in one.content
+        if isinstance(block, ToolResultBlock)
+    ]
+    assert [block.is_error or [loss.block_type for loss in written.losses] for block in results] in (
+        [True],
+        [["is_error"]],
+    )
+    assert "no such file" in str(results[0].content)
+
+
 def test_tools_added_to_a_request_that_had_none_are_written(dialect: ModuleType) -> None:
     wire = dialect.write_request(REQUEST.replace(tools=())).wire
     read = dialect.read_request({**wire, "tools": []})
     assert "read_file" in str(dialect.write_request(read.replace(tools=REQUEST.tools)).wire)
+
+
+@pytest.mark.parametrize("part", ["request", "reply"])
+def test_a_wire_may_be_an_object_or_the_json_text_of_one(dialect: ModuleType, part: str) -> None:
+    read, wire = wires_of(dialect)[part]
+    tight, loose = json.dumps(wire, separators=(",", ":")), json.dumps(wire, indent=1)
+    for text in (tight, tight.encode(), loose, loose.encode()):
+        assert read(text) == read(wire)
+        assert read(text).provider_raw == read(wire).provider_raw
+    twice = tight.replace("{", '{"same":1,"same":2,', 1)
+    for text in (twice, twice.encode()):
+        with pytest.raises(InputError) as caught:
+            read(text)
+        assert caught.value.code == "duplicate_key"
+    for none in ("[]", b"[]", [], "3", None, 3, b"{", "{", b"\xff{}", ""):
+        with pytest.raises(InputError):
+            read(none)
+
+
+DEPTHS = (201, 240, 300, 3_000)
+
+
+@pytest.mark.parametrize("part", ["request", "reply"])
+def test_what_is_nested_too_deep_is_refused_with_its_place(dialect: ModuleType, part: str) -> None:
+    read, wire = wires_of(dialect)[part]
+    write = dialect.write_request if part == "request" else dialect.write_reply
+    refused: list[FormatError] = []
+    for place in objects_in(wire):
+        for depth in DEPTHS:
+            text = with_depth(wire, place, depth)
+            for given in (text, parsed_deep(text)):
+                try:
+                    kept = read(given)
+                except FormatError as error:
+                    refused.append(error)
+                else:  # a result may be kept as a text, in which nothing is too deep
+                    assert write(kept).wire == json.loads(text)
+        read(with_depth(wire, place, 50))
+    assert len(refused) >= 2 * (len(DEPTHS) * len(objects_in(wire)) - 6)
+    assert {error.code for error in refused} == {"too_deep"}
+    assert all(error.where.startswith("$") and len(error.where) < 300 for error in refused)
+
+
+def test_an_event_that_is_nested_too_deep_ends_a_stream(dialect: ModuleType) -> None:
+    reply = Reply(content=(TextBlock("Hi."), *CALLS), stop_reason=StopReason.TOOL_USE, model="m")
+    framing = "aws-eventstream-decoded" if dialect.NAME == "bedrock_converse" else None
+    writer = dialect.stream_writer(framing)
+    lines = b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()]).decode().split("\n")
+    codes = Counter()
+    for number, line in enumerate(lines):
+        label, text = ("data: ", line[6:]) if line.startswith("data: ") else ("", line)
+        if not text.startswith("{"):
+            continue
+        for place in objects_in(json.loads(text)):
+            for depth in (50, *DEPTHS):
+                changed = label + with_depth(json.loads(text), place, depth)
+                before = [*lines[:number], changed]
+                cut = dialect.stream_reader(framing)
+                fold([*cut.feed("\n".join([*before, "", ""]).encode()), *cut.close()])
+                data = "\n".join([*before, *lines[number + 1 :]]).encode()
+                reader = dialect.stream_reader(framing)
+                read = fold([*reader.feed(data), *reader.close()])
+                dialect.write_reply(read)
+                codes[depth > 50, read.fault.code if read.fault is not None else None] += 1
+    assert {code for is_deep, code in codes if not is_deep} == {None}
+    assert {code for is_deep, code in codes if is_deep} <= {None, "bad_event", "bad_content_type"}
+    assert codes[True, "bad_event"] > 0
+
+
+def wires_of(dialect: ModuleType) -> dict[str, tuple[Callable[[Any], Any], dict[str, Any]]]:
+    reply = Reply(content=(TextBlock("Hi."), *CALLS), stop_reason=StopReason.TOOL_USE, model="m")
+    return {
+        "request": (dialect.read_request, dialect.write_request(REQUEST).wire),
+        "reply": (dialect.read_reply, dialect.write_reply(reply).wire),
+    }
+
+
+def objects_in(wire: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The way to every object in a wire."""
+    steps = wire.items() if isinstance(wire, dict) else enumerate(wire) if isinstance(wire, list) else ()
+    inner = [found for key, value in steps for found in objects_in(value, (*place, key))]
+    return [place, *inner] if isinstance(wire, dict) else inner
+
+
+def with_depth(wire: Any, place: tuple[Any, ...], depth: int) -> str:
+    """The wire as JSON text, and in the object at that place one more key, with something so deep."""
+    made = json.loads(json.dumps(wire))
+    target = made
+    for key in place:
+        target = target[key]
+    target["zzz"] = "so deep"
+    return json.dumps(made).replace('"so deep"', '{"a":' * depth + "{}" + "}" * depth)
+
+
+def parsed_deep(text: str) -> Any:
+    """What a reader without a limit makes of a text."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(50_000)
+    try:
+        return json.loads(text)
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_a_reply_that_failed_says_so_or_names_it_a_loss(dialect: ModuleType) -> None:

@@ -334,7 +334,7 @@ class _Comparing:
         yield _found(result.type, self._with_move(_Found(position), place), place)
         if result.is_error:
             kind = "tool_result.is_error"
-            reason = self.losses.of_block(message.id, kind, "is_error", "tool_result")
+            reason = self.losses.of_block(message.id, kind, "is_error")
             yield Finding(kind, "kept", "", place) if there.is_error else _missing(kind, reason, place)
         scope = _Scope(result.content, (((at,), block) for at, block in enumerate(there.content)))
         for at, block in enumerate(result.content):

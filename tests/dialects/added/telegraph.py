@@ -159,6 +159,7 @@ def _written_lines(
         elif isinstance(block, ToolResultBlock):
             theirs = theirs or ids.get(block.tool_use_id)
             lost.extend(part.type for part in block.content if not isinstance(part, TextBlock))
+            lost.extend(["is_error"] if block.is_error else [])
         natural = _natural_line(role, block, theirs)
         if natural is None:
             lost.append(block.type)
@@ -229,7 +230,7 @@ class StreamReader:
             return []
         try:
             return self._read(an_object(msgspec.json.decode(data), "line"))
-        except (msgspec.DecodeError, UnicodeDecodeError, FormatError) as error:
+        except (msgspec.DecodeError, FormatError, ValueError, RecursionError) as error:
             return [self._failed("bad_event", str(error))]
 
     def _read(self, wire: dict[str, Any]) -> list[StreamEvent]:

@@ -17,7 +17,7 @@ import msgspec
 from dragoman.dialects.anthropic.blocks import NAME, block_notes, read_block
 from dragoman.dialects.anthropic.error import read_error
 from dragoman.dialects.anthropic.reply import natural_reply, read_usage, reply_from
-from dragoman.dialects.parts.body import an_object
+from dragoman.dialects.parts.body import an_object, unkept
 from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.dialects.parts.framing import FramingError, splitter
@@ -185,6 +185,9 @@ class StreamReader:
                 problem = take(self, wire, events)
             except FormatError as error:
                 problem = str(error)
+            except (ValueError, RecursionError) as error:
+                self._fail("bad_event", unkept(error)[1], events)
+                return False
             if problem is not None:
                 self._fail("protocol_violation", problem, events)
         return not self._failed
@@ -238,7 +241,11 @@ class StreamReader:
             self._fail("protocol_violation", "the message ended while a block was open", events)
             return
         has_words = any(block.kind != "text" or block.has_words for block in self._blocks)
-        whole = reply_from(self._message, _SOMETHING if has_words else ())
+        try:
+            whole = reply_from(self._message, _SOMETHING if has_words else ())
+        except (ValueError, RecursionError) as error:
+            self._fail("bad_event", unkept(error)[1], events)
+            return
         events.append(MessageComplete(whole.stop_reason, whole.stop_sequence, self._late.noted(whole.provider_raw)))
         self._ended = True
 

@@ -25,6 +25,8 @@ STOP_REASONS: Final = {
     "tool_use": StopReason.TOOL_USE,
     "refusal": StopReason.REFUSAL,
     "pause_turn": StopReason.PAUSED,
+    "compaction": StopReason.PAUSED,
+    "model_context_window_exceeded": StopReason.MAX_TOKENS,
 }
 _PLAIN_ENDS: Final = {"end_turn": StopReason.END_TURN, "tool_use": StopReason.TOOL_USE}
 _MADE_UP_ID: Final = "msg_dragoman"
@@ -34,7 +36,7 @@ _COUNTS_AND_TIER: Final = {*_COUNTS, "service_tier"}
 _SERVED: Final = ("standard", "priority", "batch")  # the tiers that an answer can name
 _reply: Final = unchecked(Reply)
 _usage: Final = unchecked(TokenUsage)
-_STOP_WORDS: Final = {reason: word for word, reason in STOP_REASONS.items()}
+_STOP_WORDS: Final = {reason: word for word, reason in reversed(STOP_REASONS.items())}
 
 
 @from_body
@@ -43,7 +45,7 @@ def read_reply(body: dict[str, Any]) -> Reply:
     conversation = Conversation()
     items = a_list(body.get("content"), "$.content")
     content = [read_block(an_object(item, "$.content"), conversation) for item in items]
-    if content and body.get("stop_reason") == "max_tokens":
+    if content and STOP_REASONS.get(str(body.get("stop_reason"))) is StopReason.MAX_TOKENS:
         content[-1] = _without_silence(content[-1], body["content"][-1])
     return judged(reply_from(body, tuple(content)))
 

@@ -95,7 +95,7 @@ class StreamWriter(EventWriter):
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "sse"):
             raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
-        super().__init__()
+        super().__init__(NAME)
         self._model: str | None = None
         self._said: dict[str, Any] = {}  # the message as it was said when it began
         self._opened: dict[int, _Block] = {}  # by the index of the events; that on the wire counts what was written

@@ -84,7 +84,7 @@ class StreamWriter(EventWriter):
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, *FRAMINGS):
             raise LookupError(f"{NAME} streams are AWS event streams, not {framing!r}")
-        super().__init__()
+        super().__init__(NAME)
         self._frame = _FRAMES[framing or FRAMINGS[0]]
         self._count = 0  # of the blocks on the wire
         self._speaking: tuple[int, int] | None = None  # the text or reasoning that is open, and its number on the wire

@@ -34,11 +34,11 @@ def read_options(config: dict[str, Any], choice: dict[str, Any], body: dict[str,
     )
 
 
-def allowed(choice: dict[str, Any]) -> list[str]:
-    """The functions that may be called, if there are several to choose from."""
+def allowed(choice: dict[str, Any]) -> dict[str, Any] | None:
+    """The functions that may be called, if several; in the form of a residue, which other dialects name as lost."""
     config = choice.get("functionCallingConfig")
     names = list(texts_of(config.get("allowedFunctionNames"))) if isinstance(config, dict) else []
-    return names if len(names) > 1 else []
+    return {"set": {"allowedFunctionNames": names}} if len(names) > 1 else None
 
 
 def _read_choice(choice: dict[str, Any]) -> ToolChoice | None:
@@ -62,7 +62,7 @@ def natural_choice(options: Options, notes: Mapping[str, Any]) -> dict[str, Any]
     if options.tool_choice.name is not None:
         config["allowedFunctionNames"] = [options.tool_choice.name]
     elif options.tool_choice.mode == "required" and notes.get("allowed"):
-        config["allowedFunctionNames"] = notes["allowed"]
+        config.update(notes["allowed"]["set"])
     return {"functionCallingConfig": config}
 
 

@@ -33,6 +33,8 @@ FINISH_REASONS: Final = {
     "IMAGE_RECITATION": StopReason.REFUSAL,
     "CONTINUATION": StopReason.PAUSED,
 }
+# Google says the first; the second is for a tool that was not offered; the third is what some say who play its part.
+_ENDS_OF_CALLS: Final = ("STOP", "UNEXPECTED_TOOL_CALL", "FUNCTION_CALL")
 _NUMBERED: Final = {1: "STOP", 2: "MAX_TOKENS", 3: "SAFETY", 4: "RECITATION"}  # as protocol buffers number them
 _FAILURES: Final = {
     "MALFORMED_FUNCTION_CALL": "tool_input_invalid",
@@ -108,7 +110,7 @@ def read_rest(rest: dict[str, Any], model: str | None, *, called: bool) -> Reply
 def _read_end(candidate: dict[str, Any], feedback: Any, *, called: bool) -> tuple[StopReason, Fault | None]:
     said = candidate.get("finishReason")
     reason = _NUMBERED.get(said, "OTHER") if type(said) is int else str(said)
-    if called and reason in ("STOP", "UNEXPECTED_TOOL_CALL"):  # unexpected: of a tool that was not offered
+    if called and reason in _ENDS_OF_CALLS:
         return StopReason.TOOL_USE, None
     if reason in _FAILURES:
         fault = Fault(

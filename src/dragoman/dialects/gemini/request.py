@@ -53,7 +53,7 @@ def read_request(wire: dict[str, Any]) -> Request:
         "objects": [key for key in ("contents", "tools") if type(body.get(key)) is dict] or None,
         "empty": {key: body[key] for key in _APART if key in body and not body[key]} or None,
         "schema": "responseSchema" if isinstance(config.get("responseSchema"), dict) else None,
-        "allowed": allowed(choice) or None,
+        "allowed": allowed(choice),
     }
     notes["config"] = difference(natural_config(request.options, notes), config)
     notes["choice"] = difference(natural_choice(request.options, notes), choice)

@@ -19,6 +19,7 @@ from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Completion, Pi
 from dragoman.dialects.openai_chat.error import read_error
 from dragoman.dialects.openai_chat.repeats import EVENTS, Pattern, taken_out, typed_chunk
 from dragoman.dialects.openai_chat.reply import natural_reply, read_usage, reply_from
+from dragoman.dialects.parts.body import unkept
 from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.dialects.parts.framing import FramingError, splitter
@@ -157,7 +158,10 @@ class StreamReader:
             self._update_usage(events)
             self._end(StreamError(read_error(None, {}, wire)), events)
         else:
-            self._chunk(wire, events)
+            try:
+                self._chunk(wire, events)
+            except (ValueError, RecursionError) as error:
+                self._fail("bad_event", unkept(error)[1], events)
             self._learn(data)
 
     def _learn(self, data: bytes) -> None:
@@ -330,7 +334,11 @@ class StreamReader:
             return
         model = self._start.model if self._start else None
         body, origin = self._completion.wire(), self._completion.first.origin
-        reply, placed = reply_from(body, Conversation(), origin, model=model, usage=self._usage)
+        try:
+            reply, placed = reply_from(body, Conversation(), origin, model=model, usage=self._usage)
+        except (ValueError, RecursionError) as error:
+            self._fail("bad_event", unkept(error)[1], events)
+            return
         for place, block in placed:
             if place not in self._whole:
                 index = self._indexes.setdefault(place, len(self._indexes))

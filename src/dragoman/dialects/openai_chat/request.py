@@ -27,6 +27,7 @@ from dragoman.dialects.openai_chat.quirks import finish, fitted
 from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls
+from dragoman.dialects.parts.losses import lost_failure
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none, texts_of
 from dragoman.errors import FormatError
@@ -148,9 +149,7 @@ def _written_results(block: ContentBlock, message: Message, losses: list[Loss]) 
             sayable.append(part)
         else:
             losses.append(Loss(message.session_id, message.id, part.type, NAME, reason))
-    if block.is_error:
-        reason = "this API cannot mark a result as failed; its text is kept"
-        losses.append(Loss(message.session_id, message.id, block.type, NAME, reason))
+    losses.extend(lost_failure(block, message, NAME))
     losses.extend(_lost_names(sayable, message))
     kept = block if len(sayable) == len(block.content) else block.replace(content=tuple(sayable))
     return [restored(_natural_result(kept, notes), notes.get("residue"))]

@@ -60,7 +60,7 @@ class StreamWriter(EventWriter):
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "sse"):
             raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
-        super().__init__()
+        super().__init__(NAME)
         self._model: str | None = None
         self._said: dict[str, Any] = {}  # what was said around the choices when it began
         self._base: dict[str, Any] = {}  # what of it every chunk repeats

@@ -329,7 +329,7 @@ def _written_item(block: ContentBlock, lose: Lose) -> dict[str, Any]:
         case ToolResultBlock():
             natural = _natural_result(block, provider_id, form, lose)
             if block.is_error:
-                lose(block.type, "that the tool failed cannot be said here, but for what its text says")
+                lose("is_error", "that a tool failed; what it said about it is kept")
         case OpaqueBlock(wire=wire):
             return wire
         case _:

@@ -19,6 +19,7 @@ from dragoman.exchange import Loss, Request, ToolDefinition
 from dragoman.message import ProviderRaw
 
 _PARTS_OF_RESIDUE: Final = frozenset({"set", "drop", "in", "at", "is", "was"})
+_DEFAULTS: Final = {"n": 1, "candidateCount": 1, "candidate_count": 1}  # one answer, which is what everybody gives
 
 
 def lost_asides(request: Request, dialect: str) -> Iterator[Loss]:
@@ -56,7 +57,7 @@ def _names_added(residue: dict[str, Any], before: str = "") -> Iterator[str]:
     Another spelling of the same word says nothing new, and an object in the place of a word does.
     """
     for key, value in residue.get("set", {}).items():
-        if _says_something(value):
+        if _says_something(value) and _DEFAULTS.get(key) != value:
             yield f"{before}{key}"
     for key, part in residue.get("in", {}).items():
         yield from _names_added(part, f"{before}{key}.")

@@ -48,7 +48,7 @@ class EventWriter:
 
     may_end_in_a_call = False  # whether the wire can end at the limit while a call is open
 
-    def __init__(self, dialect: str = "") -> None:
+    def __init__(self, dialect: str) -> None:
         self._dialect = dialect
         self._blocks: dict[int, Any] = {}  # what each block is: the kind of its events
         self._halves: dict[int, str] = {}
