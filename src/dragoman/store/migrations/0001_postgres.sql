@@ -172,4 +172,5 @@ CREATE TABLE search (
   stream TEXT, -- the words in their order, where there are more of them than a tsvector has places for
   PRIMARY KEY (session_id, seq)
 );
-CREATE INDEX search_by_word ON search USING gin (words) WITH (fastupdate = off); -- a list of what is new would be read by every search
+CREATE INDEX search_by_word ON search USING gin (words)
+  WITH (gin_pending_list_limit = 512); -- kB; every search reads the list of what is new
