@@ -20,6 +20,7 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -242,7 +243,16 @@ class S3Blobs:
         if endpoint is not None:
             config["endpoint"] = endpoint
         config["region"] = options.get("region", "us-east-1")
-        return kind(bucket, **config, client_options={"allow_http": (endpoint or "").startswith("http://")})
+        return kind(
+            bucket,
+            **config,
+            client_options={
+                "allow_http": (endpoint or "").startswith("http://"),
+                "connect_timeout": "5 seconds",
+                "timeout": "60 seconds",
+            },
+            retry_config={"max_retries": 4, "retry_timeout": timedelta(seconds=30)},
+        )
 
     def _key(self, sha256: str) -> str:
         name = f"{checked_name(sha256)[:2]}/{sha256}"
