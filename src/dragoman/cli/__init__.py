@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from cyclopts import App, Group
+from cyclopts import App, CycloptsError, Group
 
 import dragoman
 from dragoman.errors import DragomanError
@@ -130,6 +130,43 @@ _command(
     """,
 )
 _command(
+    "export",
+    "moving:export",
+    "Write a session, or all of them, as JSON Lines.\n\n"
+    "Messages are exactly what is stored, and the last line has the hash of everything before it.",
+    group=STORE,
+    examples="""
+        dragoman export last > chat.jsonl
+        dragoman export --all --to chats.jsonl.gz
+    """,
+    codes="0: it was written, whole. 2: it could not be.",
+)
+_command(
+    "import",
+    "moving:import_file",
+    "Store the sessions of a file that export wrote, or messages in the canonical format, one a line.\n\n"
+    "A file that was cut or changed is refused, and nothing of it is stored. The same file again changes nothing.",
+    group=STORE,
+    examples="""
+        dragoman import chats.jsonl.gz
+        dragoman import chat.jsonl --as sess_copy
+        dragoman import - --store chats.db < chat.jsonl
+    """,
+    codes="0: everything of it is in the store. 2: it could not be stored.",
+)
+_command(
+    "backup",
+    "moving:backup",
+    "Copy a whole store into a SQLite file while it is in use, and look at the copy.\n\n"
+    "The copy is a store itself: to go back to it is to name it with --store.",
+    group=STORE,
+    examples="""
+        dragoman backup /backups/chats-2026-11-15.db
+        dragoman backup copy.db --store postgresql://localhost/chats
+    """,
+    codes="0: the copy is there, and sound. 2: it could not be made, or what was copied is damaged.",
+)
+_command(
     "stats",
     "stats:stats",
     "Show how big a store is, and what was consumed and what it cost.",
@@ -191,7 +228,10 @@ _command(
 def main() -> None:
     """Run the command that the arguments name."""
     try:
-        sys.exit(app())
+        sys.exit(app(exit_on_error=False, print_error=False))
+    except CycloptsError as error:
+        command = " ".join(("dragoman", *(error.command_chain or ()), "--help"))
+        _fail(f"{str(error).rstrip('.')}{'' if str(error).endswith('?') else '.'} See {command} [usage]")
     except DragomanError as error:
         _fail(f"{error} [{error.code}]")
     except BrokenPipeError:  # who read what we print has seen enough

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Final
 
+import msgspec
 from cyclopts import Parameter
 from rich.text import Text
 
@@ -26,6 +27,7 @@ _SHOWN: Final = 20
 
 async def verify(
     session: str | None = None,
+    /,
     *,
     store: StoreOption = None,
     json: JsonOption = False,
@@ -42,7 +44,7 @@ async def verify(
         with progress("verifying") as seen:
             found = await kept.verify(only, seen)
     if json:
-        print_json({"is_sound": found.is_sound, **_fields(found)})
+        print_json({"is_sound": found.is_sound, **msgspec.structs.asdict(found)})
         return 0 if found.is_sound else 1
     out = console()
     for damage in found.damage:
@@ -56,15 +58,12 @@ async def verify(
     return 0 if found.is_sound else 1
 
 
-def _fields(struct: object) -> dict[str, object]:
-    return {name: getattr(struct, name) for name in struct.__struct_fields__}  # type: ignore[attr-defined]
-
-
 # --- delete ----------------------------------------------------------------------------------------------------------
 
 
 async def delete(
     session: str,
+    /,
     *,
     yes: YesOption = False,
     store: StoreOption = None,

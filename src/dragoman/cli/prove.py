@@ -23,14 +23,15 @@ from rich.markup import escape
 from rich.progress import Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from dragoman import dialects
+from dragoman import catalog, dialects
 from dragoman.cli import fidelity
-from dragoman.errors import InputError
-from dragoman.event import StreamEvent, fold
+from dragoman.errors import InputError, UnknownModelError
+from dragoman.event import MessageComplete, StreamEvent, fold
 from dragoman.fidelity import Tally
 
 PARTS = ("request", "reply", "stream")
-DAMAGED = "damaged, "  # a stream that folds to a fault
+JUDGED = ("tool_input_invalid", "tool_input_truncated", "empty_response")  # faults of what arrived whole
+DAMAGED = "damaged, "  # a stream that did not arrive whole
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -48,7 +49,7 @@ class Proof(msgspec.Struct):
 
     equal: Counter[tuple[str, str, str]]
     failures: list[Failure]
-    broken: list[Failure]  # requests that the provider refused too, streams that were cut or failed
+    broken: list[Failure]  # requests that the provider refused too, streams that were cut or ended in an error
 
     @property
     def is_whole(self) -> bool:
@@ -188,7 +189,16 @@ def differences(record: dict[str, Any], dialect: ModuleType) -> Iterator[tuple[s
         yield "reply", _tried(lambda: first_difference(dialect.write_reply(dialect.read_reply(body)).wire, body))
     if record.get("stream") and succeeded:
         data, framing = record["stream"].encode("utf-8", "surrogatepass"), record.get("stream_format")
-        yield "stream", _tried(lambda: _stream_difference(data, framing, dialect))
+        quirks = _quirks_of(record["provider"], dialect.NAME)
+        yield "stream", _tried(lambda: _stream_difference(data, framing, dialect, quirks))
+
+
+def _quirks_of(provider: str, dialect: str) -> tuple[str, ...]:
+    """How the one who was recorded differs from the dialect, as far as the catalog knows it."""
+    try:
+        return catalog.builtin().provider(provider, dialect).quirks
+    except UnknownModelError:
+        return ()
 
 
 def _tried(look: Callable[[], str | None]) -> str | None:
@@ -198,13 +208,16 @@ def _tried(look: Callable[[], str | None]) -> str | None:
         return f"{type(error).__name__}: {error}"
 
 
-def _stream_difference(data: bytes, framing: str | None, dialect: ModuleType) -> str | None:
-    events = _events(dialect, framing, [data])
+def _stream_difference(
+    data: bytes, framing: str | None, dialect: ModuleType, quirks: tuple[str, ...] = ()
+) -> str | None:
+    events = _events(dialect.stream_reader(framing, quirks), [data])
     pieces = [data[start : start + 7] for start in range(0, len(data), 7)]
-    if _events(dialect, framing, pieces) != events:
+    if _events(dialect.stream_reader(framing, quirks), pieces) != events:
         return "other events when the bytes are split"
     reply = fold(events)
-    if reply.fault is not None:
+    arrived_whole = any(isinstance(event, MessageComplete) for event in events)
+    if reply.fault is not None and not (arrived_whole and reply.fault.code in JUDGED):
         return f"{DAMAGED}{reply.fault.code}: {reply.fault.message}"
     wire = dialect.write_reply(reply).wire
     again = first_difference(dialect.write_reply(dialect.read_reply(wire)).wire, wire)
@@ -212,12 +225,12 @@ def _stream_difference(data: bytes, framing: str | None, dialect: ModuleType) ->
         return f"read again: {again}"
     writer = dialect.stream_writer()
     written = b"".join([*(writer.feed(event) for event in events), writer.close()])
-    difference = first_difference(dialect.write_reply(fold(_events(dialect, None, [written]))).wire, wire)
+    again_read = fold(_events(dialect.stream_reader(None, quirks), [written]))
+    difference = first_difference(dialect.write_reply(again_read).wire, wire)
     return None if difference is None else f"streamed again: {difference}"
 
 
-def _events(dialect: ModuleType, framing: str | None, pieces: Iterable[bytes]) -> list[StreamEvent]:
-    reader = dialect.stream_reader(framing)
+def _events(reader: Any, pieces: Iterable[bytes]) -> list[StreamEvent]:
     events = [event for piece in pieces for event in reader.feed(piece)]
     return [*events, *reader.close()]
 

@@ -6,13 +6,14 @@ from datetime import datetime
 
 from rich.text import Text
 
-from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
+from dragoman.cli.store_option import JsonOption, Positive, StoreOption, opened, session_named
 from dragoman.cli.terminal import console, counted, in_utc, moment, print_json, print_line, safe_line, same_length
 from dragoman.store import Hit
 
 
 async def search(
     word: str,
+    /,
     *words: str,
     session: str | None = None,
     role: str | None = None,
@@ -21,7 +22,7 @@ async def search(
     team: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
-    limit: int = 20,
+    limit: Positive = 20,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> int:
@@ -84,5 +85,5 @@ def _print(hits: list[Hit], titles: dict[str, str | None], limit: int) -> None:
         for begin, end in hit.highlights:
             snippet.stylize("bold yellow", begin, end)
         out.print(Text("  ").append_text(snippet), soft_wrap=not out.is_terminal)
-    more = ", or more: --limit" if len(hits) == limit else ""
+    more = f"; more with --limit {limit * 5}" if len(hits) == limit else ""
     out.print(f"{counted(len(hits), 'message')}{more}", style="dim")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated
 
-from cyclopts import Parameter
 from rich.text import Text
 
-from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
+from dragoman.cli.store_option import JsonOption, Positive, StoreOption, opened, session_named
 from dragoman.cli.terminal import age, console, counted, in_utc, print_json, print_line, safe_line
 from dragoman.store import Session, Store
 
@@ -22,7 +20,7 @@ async def sessions(
     team: str | None = None,
     since: datetime | None = None,
     before: str | None = None,
-    limit: int = 20,
+    limit: Positive = 20,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -102,9 +100,10 @@ def _title(session: Session) -> Text:
 
 async def fork(
     session: str,
+    /,
     *,
     at: str | None = None,
-    title: Annotated[str | None, Parameter(name="--title")] = None,
+    title: str | None = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:

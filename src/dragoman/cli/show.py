@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 import dragoman
-from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
+from dragoman.cli.store_option import JsonOption, NotNegative, Positive, StoreOption, opened, session_named
 from dragoman.cli.terminal import console, counted, dollars, moment, print_json, safe, safe_line, size
 from dragoman.errors import InputError
 from dragoman.message import (
@@ -42,10 +42,11 @@ _PAGE: Final = 200
 
 async def show(
     session: str,
+    /,
     *,
-    tail: int | None = None,
-    after: int = 0,
-    limit: int | None = None,
+    tail: NotNegative | None = None,
+    after: NotNegative = 0,
+    limit: Positive | None = None,
     full: Annotated[bool, Parameter(name="--full", negative=(), show_default=False)] = False,
     store: StoreOption = None,
     json: JsonOption = False,

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
-from typing import Annotated, Final
+from typing import Final
 
-from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dragoman.cli.store_option import JsonOption, StoreOption, opened, url_from, without_password
+from dragoman.cli.store_option import (
+    JsonOption,
+    Positive,
+    StoreOption,
+    opened,
+    session_named,
+    url_from,
+    without_password,
+)
 from dragoman.cli.terminal import console, counted, dollars, print_json, safe_line, size
 from dragoman.store import SizeReport, Totals
 from dragoman.store.values import TotalsBy
@@ -27,9 +34,9 @@ async def stats(
     user: str | None = None,
     team: str | None = None,
     model: str | None = None,
-    since: Annotated[date | None, Parameter(name="--since")] = None,
-    until: Annotated[date | None, Parameter(name="--until")] = None,
-    days: int = 14,
+    since: date | None = None,
+    until: date | None = None,
+    days: Positive = 14,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -56,11 +63,12 @@ async def stats(
     """
     async with opened(store) as kept:
         sizes = await kept.sizes()
+        only = (await session_named(kept, session)).id if session is not None else None
         found = {}
         for group in dict.fromkeys((by, "day")):
             found[group] = await kept.totals(
                 group,
-                session=session,
+                session=only,
                 user=user,
                 team=team,
                 model=model,

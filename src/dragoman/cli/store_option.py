@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import quote, unquote
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from dragoman.errors import InputError, StoreUnusableError, UnknownSessionError
 from dragoman.store import Session, Store, open_store
@@ -42,6 +42,8 @@ JsonOption = Annotated[
 YesOption = Annotated[
     bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False, help="Do it without asking.")
 ]
+Positive = Annotated[int, Parameter(validator=validators.Number(gte=1))]
+NotNegative = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 
 
 def default_path() -> Path:

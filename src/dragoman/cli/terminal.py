@@ -22,6 +22,7 @@ from rich.text import Text
 from dragoman.errors import InputError
 
 _CONTROLS: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_HARMFUL: Final = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")  # which JSON may hold as they are
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 _AGES: Final = ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h"), (86400 * 60, 86400, "d"))
 
@@ -68,9 +69,14 @@ def _shown(found: re.Match[str]) -> str:
 
 def print_json(document: Any) -> None:
     """The one document that ``--json`` promises; with line breaks where a person looks at it."""
-    data = msgspec.json.encode(document, enc_hook=str)
-    sys.stdout.buffer.write((msgspec.json.format(data, indent=2) if sys.stdout.isatty() else data) + b"\n")
+    data = msgspec.json.encode(document)
+    sys.stdout.buffer.write((for_terminals(msgspec.json.format(data)) if sys.stdout.isatty() else data) + b"\n")
     sys.stdout.buffer.flush()
+
+
+def for_terminals(data: bytes) -> bytes:
+    """JSON that says the same, with escapes for what a terminal would obey."""
+    return _HARMFUL.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode()).encode()
 
 
 # --- numbers and times -----------------------------------------------------------------------------------------------

@@ -1,0 +1,203 @@
+"""``dragoman export``, ``import`` and ``backup``: conversations on their way elsewhere, and back.
+
+An export is JSON Lines (see ``dragoman.store.archive``), a backup is a SQLite store of its own. The one rule: a file
+that has the name it was asked for is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, Annotated, Final, cast
+
+import msgspec
+from cyclopts import Parameter
+from rich.text import Text
+
+from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
+from dragoman.cli.terminal import console, counted, for_terminals, print_json, print_line, progress, safe_line, size
+from dragoman.errors import InputError
+from dragoman.store import Session, Store
+
+_SHOWN: Final = 20
+_STORE_HEAD: Final = b'{"dragoman_store"'  # how an export of a whole store begins
+
+
+# --- export ----------------------------------------------------------------------------------------------------------
+
+
+async def export(
+    session: str | None = None,
+    /,
+    *,
+    all_sessions: Annotated[bool, Parameter(name="--all", negative=(), show_default=False)] = False,
+    to: Path | None = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write a session, or all of them, as JSON Lines.
+
+    Parameters
+    ----------
+    session
+        The session: its id, an unambiguous beginning or end of it, or last.
+    all_sessions
+        Every session of the store, forks as forks.
+    to
+        The file to write; compressed if its name ends in .gz. Without it, the standard output.
+    """
+    if (session is None) != all_sessions:
+        raise InputError("it is either a session or all of them", remedy="Name a session, or say --all")
+    if json and to is None:
+        raise InputError("--json tells about a file, and there is none", remedy="Name one with --to")
+    async with opened(store) as kept:
+        with _target(to) as file, progress("exporting") as seen:
+            count, length = 0, 0
+            async for line in await _lines(kept, session, seen):
+                file.write(line if to is not None or not sys.stdout.isatty() else for_terminals(line))
+                length += len(line)
+                count += line.startswith(b'{"dragoman_session"')
+    if json:
+        print_json({"file": str(to), "sessions": count, "bytes": length})
+    elif to is not None:
+        console().print(f"wrote {counted(count, 'session')}, {size(length)}, to {to}", markup=False, soft_wrap=True)
+
+
+async def _lines(store: Store, session: str | None, seen: Callable[[int, int], None]) -> AsyncIterator[bytes]:
+    if session is None:
+        return store.export_store(seen)
+    found = await session_named(store, session)
+    return _told(store.export(found.id), found.last_seq, seen)
+
+
+async def _told(lines: AsyncIterator[bytes], total: int, seen: Callable[[int, int], None]) -> AsyncIterator[bytes]:
+    number = 0
+    async for line in lines:
+        yield line
+        number += 1
+        seen(min(number, total), total)
+
+
+@contextlib.contextmanager
+def _target(to: Path | None) -> Iterator[IO[bytes]]:
+    """Where an export goes. A file gets its name when it is whole and on the disk."""
+    if to is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    part = to.with_name(f".{to.name}.part")
+    try:
+        with part.open("wb") as raw:
+            if to.suffix == ".gz":
+                with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+                    yield packed  # type: ignore[misc]
+            else:
+                yield raw
+            raw.flush()
+            os.fsync(raw.fileno())
+        part.replace(to)
+    except OSError as error:
+        raise InputError(f"cannot be written ({error.strerror})", where=str(to)) from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+# --- import ----------------------------------------------------------------------------------------------------------
+
+
+async def import_file(
+    file: Annotated[Path, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    as_session: Annotated[str | None, Parameter(name="--as")] = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Store the sessions of a file that export wrote, or messages in the canonical format, one a line.
+
+    Parameters
+    ----------
+    file
+        The file, or - for the standard input. It may be compressed with gzip.
+    as_session
+        Store it as a copy, a session of this id.
+    """
+    with _source(file) as lines:
+        if as_session is not None and lines.peek(len(_STORE_HEAD)).startswith(_STORE_HEAD):
+            raise InputError(
+                "it is a whole store, and --as is for one session", where=str(file), remedy="Leave --as out"
+            )
+        async with opened(store, may_begin=True) as kept:
+            try:
+                with progress("importing") as seen:
+                    if as_session is not None:
+                        sessions = [await kept.import_session(lines, as_session)]
+                    else:
+                        sessions = await kept.import_store(lines, seen)
+            except InputError as error:
+                raise InputError(str(error), where=str(file), code=error.code) from None
+            except (EOFError, gzip.BadGzipFile) as error:
+                raise InputError(f"is not whole ({error})", where=str(file), code="cut_export") from None
+    if json:
+        print_json({"sessions": sessions})
+    else:
+        _print_imported(sessions)
+
+
+@contextlib.contextmanager
+def _source(file: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
+    if str(file) == "-":
+        yield cast("BufferedReader", sys.stdin.buffer)
+        return
+    try:
+        raw = file.open("rb")
+        is_packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", where=str(file)) from None
+    with raw, gzip.open(raw) if is_packed else contextlib.nullcontext(raw) as lines:
+        yield lines
+
+
+def _print_imported(sessions: list[Session]) -> None:
+    out = console()
+    for session in sessions[:_SHOWN]:
+        line = Text(session.id).append(f"  {session.last_seq:>7,}  ", "dim").append(safe_line(session.title or ""))
+        print_line(out, line)
+    if len(sessions) > _SHOWN:
+        out.print(f"… {len(sessions) - _SHOWN:,} more", style="dim")
+    out.print(f"the store has {'it' if len(sessions) == 1 else f'all {len(sessions):,}'} now")
+
+
+# --- backup ----------------------------------------------------------------------------------------------------------
+
+
+async def backup(
+    target: Path,
+    /,
+    *,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Copy a whole store into a SQLite file while it is in use, and look at the copy.
+
+    Parameters
+    ----------
+    target
+        The file to make, with a folder for large content beside it. There must be nothing of that name yet.
+    """
+    async with opened(store) as kept:
+        with progress("copying") as seen:
+            copied = await kept.backup(target, seen)
+    held = target.stat().st_size
+    if json:
+        print_json({"file": str(target), "bytes": held, **msgspec.structs.asdict(copied)})
+        return
+    what = ", ".join((counted(copied.sessions, "session"), counted(copied.messages, "message"), size(held)))
+    console().print(f"copied to {target}, and looked at: sound", markup=False, soft_wrap=True)
+    console().print(what, style="dim")
