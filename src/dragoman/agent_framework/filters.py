@@ -1,0 +1,53 @@
+"""What of a history a planner puts into its prompt, as objects that a planner can be given."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman import entries
+from dragoman.entries import Entry
+
+Context = Mapping[str, Any]
+
+
+class HistoryFilter(ABC):
+    """Chooses entries for a prompt."""
+
+    @abstractmethod
+    def filter_for_prompt(self, history: list[Entry], context: Context | None = None) -> list[Entry]:
+        """The entries that the prompt is to show, in their order."""
+
+
+class DefaultHistoryFilter(HistoryFilter):
+    """Everything."""
+
+    def filter_for_prompt(self, history: list[Entry], context: Context | None = None) -> list[Entry]:  # noqa: ARG002
+        return list(history)
+
+
+class OrchestratorHistoryFilter(HistoryFilter):
+    """The newest entries of the conversation. ``max_conversation_turns`` counts entries, not pairs of them."""
+
+    def __init__(self, max_conversation_turns: int = entries.CONVERSATION_LIMIT) -> None:
+        self.max_conversation_turns = max_conversation_turns
+
+    def filter_for_prompt(self, history: list[Entry], context: Context | None = None) -> list[Entry]:
+        told = (context or {}).get("max_conversation_turns")
+        return entries.for_orchestrator(history, self.max_conversation_turns if told is None else told)
+
+
+class ManagerHistoryFilter(HistoryFilter):
+    """What was put together in the phase before: ``previous_phase_id``, or else the one below ``phase_id``."""
+
+    def filter_for_prompt(self, history: list[Entry], context: Context | None = None) -> list[Entry]:
+        told = context or {}
+        return entries.for_manager(history, told.get("phase_id"), told.get("previous_phase_id"))
+
+
+class WorkerHistoryFilter(HistoryFilter):
+    """What was done and observed since the last task began."""
+
+    def filter_for_prompt(self, history: list[Entry], context: Context | None = None) -> list[Entry]:  # noqa: ARG002
+        return entries.for_worker(history)

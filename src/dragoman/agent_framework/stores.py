@@ -1,0 +1,204 @@
+"""Where a memory reads from: the four views, and how they become one history.
+
+    class DatabaseMessageStore(BaseMessageStore): …      over a table of your own
+    with DragomanMessageStore("sqlite:///chats.db"): …   over a store of ours, on any engine
+
+The views are synchronous, as the framework calls them, and the store below is not. So a ``DragomanMessageStore`` runs
+its store in a thread with a loop of its own, and each call waits for that thread. It may be used from any thread, and
+from a coroutine, whose loop then stands still until the answer is there; a program that is asynchronous itself asks
+``store.entries`` instead. The one rule: an entry that was added is safe when the call returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Self, TypeVar
+
+from dragoman import entries
+from dragoman.entries import Entry
+from dragoman.errors import InputError, StoreUnusableError, UnknownSessionError
+from dragoman.store import Store, open_store
+
+Result = TypeVar("Result")
+
+
+class BaseMessageStore(ABC):
+    """Four views of the entries at a location, each in chronological order. A limit takes the newest."""
+
+    @abstractmethod
+    def get_conversation_messages(self, location: str, limit: int | None = None) -> list[Entry]:
+        """What was said to and by the user: ``user_message`` and ``assistant_message``."""
+
+    @abstractmethod
+    def get_agent_messages(self, location: str, agent_key: str, limit: int | None = None) -> list[Entry]:
+        """What one agent did."""
+
+    @abstractmethod
+    def get_global_messages(self, location: str, limit: int | None = None) -> list[Entry]:
+        """What was told to every agent: ``global_observation`` and ``synthesis``."""
+
+    @abstractmethod
+    def get_team_messages(self, location: str, agent_keys: list[str], limit: int | None = None) -> list[Entry]:
+        """Everything of several agents; nothing of none."""
+
+
+def history_of(store: Any, location: str, agent_key: str, subordinates: Sequence[str] = ()) -> list[Entry]:
+    """The views of one agent as one history in the order of time, of any store that has the four views."""
+    groups = [store.get_conversation_messages(location), store.get_agent_messages(location, agent_key)]
+    if subordinates:
+        groups.append(store.get_team_messages(location, list(subordinates)))
+    groups.append(store.get_global_messages(location))
+    return entries.merged(*groups)
+
+
+class DragomanMessageStore(BaseMessageStore):
+    """Entries in a store of ours. A location is a session; one that nobody has written to is empty.
+
+    ``store`` is a URL, as ``open_store`` takes it, or what ``open_store`` gave and nobody has opened. With
+    ``messages_as`` the messages of a session are shown as well, as entries of the agent with that key.
+    """
+
+    def __init__(self, store: str | Store, *, messages_as: str | None = None) -> None:
+        self._store = open_store(store) if isinstance(store, str) else store
+        self._messages_as = messages_as
+        self._thread = _Thread()
+        try:
+            self._thread.run(self._store.open())
+        except BaseException:
+            self._thread.stop()
+            raise
+        self._unclosed = weakref.finalize(self, self._thread.leave, self._store.close)
+        self._unclosed.atexit = False
+
+    def close(self) -> None:
+        """Let go of the store. What was added is safe with or without it."""
+        if self._unclosed.detach() is not None and not self._thread.is_elsewhere:
+            try:
+                self._thread.run(self._store.close())
+            finally:
+                self._thread.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def add_message(self, location: str, message: Mapping[str, Any], agent_key: str | None = None) -> int:
+        """Store an entry, and say which place it has. One that is none is a ``FormatError``, and nothing is stored."""
+        return self.add_messages(location, [message], agent_key)[0]
+
+    def add_messages(
+        self, location: str, messages: Iterable[Mapping[str, Any]], agent_key: str | None = None
+    ) -> list[int]:
+        """Store several entries, all or none."""
+        given = list(messages)
+        return self._asked(self._store.entries.append(location, given, agent_key=agent_key, create=True))
+
+    # --- the views ---------------------------------------------------------------------------------------------------
+
+    def get_conversation_messages(self, location: str, limit: int | None = None) -> list[Entry]:
+        kept = self._asked(self._store.entries.conversation(location, limit))
+        return self._with_messages(kept, location, limit, lambda entry: entry["type"] in entries.CONVERSATION_TYPES)
+
+    def get_agent_messages(self, location: str, agent_key: str, limit: int | None = None) -> list[Entry]:
+        kept = self._asked(self._store.entries.agent(location, agent_key, limit))
+        if agent_key != self._messages_as:
+            return kept
+        return self._with_messages(kept, location, limit, lambda entry: entry["type"] in entries.AGENT_TYPES)
+
+    def get_global_messages(self, location: str, limit: int | None = None) -> list[Entry]:
+        return self._asked(self._store.entries.broadcast(location, limit))
+
+    def get_team_messages(self, location: str, agent_keys: Sequence[str], limit: int | None = None) -> list[Entry]:
+        kept = self._asked(self._store.entries.team(location, agent_keys, limit))
+        if self._messages_as not in agent_keys:
+            return kept
+        return self._with_messages(kept, location, limit, lambda entry: "agent_key" in entry)
+
+    def get_merged_history(self, location: str, agent_key: str, subordinates: Sequence[str] = ()) -> list[Entry]:
+        """The views of one agent as one history, in the order in which it was stored, and each entry once."""
+        if self._messages_as is not None:
+            return history_of(self, location, agent_key, subordinates)
+        return self._asked(self._store.entries.history(location, agent_key, subordinates))
+
+    def _with_messages(
+        self, kept: list[Entry], location: str, limit: int | None, is_wanted: Callable[[Entry], bool]
+    ) -> list[Entry]:
+        if self._messages_as is None:
+            return kept
+        told = [entry for entry in self._asked(self._told(location)) if is_wanted(entry)]
+        both = entries.merged(told, kept)
+        return both if limit is None else both[max(0, len(both) - limit) :]
+
+    async def _told(self, location: str) -> list[Entry]:
+        """The messages of a session as entries."""
+        try:
+            messages = [row.message async for row in self._store.history(location)]
+        except UnknownSessionError:
+            return []
+        told: list[Entry] = entries.entries_from_messages(messages, agent_key=self._messages_as).wire
+        return told
+
+    def _asked(self, question: Coroutine[Any, Any, Result]) -> Result:
+        if not self._unclosed.alive:
+            question.close()
+            raise StoreUnusableError("it is closed", where="message store", remedy="Open it again")
+        return self._thread.run(question)
+
+
+# --- a loop of its own -----------------------------------------------------------------------------------------------
+
+
+class _Thread:
+    """A thread with a loop, for whoever cannot wait in one."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._process = os.getpid()
+        self._thread = threading.Thread(target=self._work, name="dragoman-entries", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
+
+    def run(self, question: Coroutine[Any, Any, Result]) -> Result:
+        """What the coroutine returns or raises."""
+        if self.is_elsewhere:
+            question.close()
+            raise StoreUnusableError(
+                "it was opened before this process was forked", where="message store", remedy="Open it in this process"
+            )
+        if threading.current_thread() is self._thread:
+            question.close()
+            raise InputError("it would wait for itself", where="message store", remedy="Use store.entries")
+        return asyncio.run_coroutine_threadsafe(question, self._loop).result()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether a fork left the thread behind."""
+        return os.getpid() != self._process
+
+    def stop(self) -> None:
+        """End the loop and the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def leave(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Close and end without waiting: whoever was forgotten may be collected in any thread, the store's as well."""
+        if not self.is_elsewhere:
+            asyncio.run_coroutine_threadsafe(self._left(close), self._loop)
+
+    async def _left(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await close()
+        finally:
+            self._loop.stop()
