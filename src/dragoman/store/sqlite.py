@@ -156,6 +156,7 @@ class SqliteStore(Store):
         except apsw.Error as error:
             raise self._not_opened(error, is_full=False) from None
         try:
+            connection.set_busy_timeout(_BUSY_MS)  # before anything is read: somebody may be recovering the file
             self._check_ours(connection)
             self._set(connection, _SETTINGS if self.path is not None else {"foreign_keys": 1})
         except BaseException as error:
@@ -171,7 +172,6 @@ class SqliteStore(Store):
 
     def _set(self, connection: apsw.Connection, settings: Mapping[str, Any]) -> None:
         """Choose the settings, and see that they were taken."""
-        connection.set_busy_timeout(_BUSY_MS)
         if not connection.pragma("user_version"):
             connection.pragma("page_size", _PAGE_SIZE)
         for name, wanted in settings.items():

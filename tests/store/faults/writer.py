@@ -58,7 +58,8 @@ def write(orders: Orders, pipe: Any) -> None:
     send = pipe.send if isinstance(pipe, socket.socket) else functools.partial(os.write, pipe.fileno())
     try:
         asyncio.run(_written(orders, send))
-    except StoreUnusableError:
+    except (StoreUnusableError, StorageError) as error:
+        sys.stderr.write(f"{error}\n")
         sys.exit(UNUSABLE)
 
 
