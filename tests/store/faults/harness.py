@@ -33,7 +33,6 @@ _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload([write.__module__])
 
 _GIVE_UP_S = 60.0
-_ENDS = (0, -9, UNUSABLE)  # by itself, killed, and without having opened a store whose server was killed
 
 
 class Harness:
@@ -46,8 +45,10 @@ class Harness:
         writers: int = WRITERS,
         *,
         is_careless: bool = False,
+        may_be_refused: bool = False,
     ) -> None:
         self.url = url
+        self.ends = (0, -9, UNUSABLE) if may_be_refused else (0, -9)  # as of a server that has just been killed
         self.is_careless = is_careless
         self.opened = opened
         self.writers = writers
@@ -102,7 +103,7 @@ class Harness:
         process, pipe = self._start(self._orders(0, [], new), write_once_traced)
         watching = subprocess.Popen([*strace, "-f", "-qq", "-p", str(process.pid)], stderr=subprocess.PIPE, text=True)
         try:
-            return self._heard(process, pipe, expected=None)
+            return self._heard(process, pipe, is_alone=True)
         finally:
             process.kill()
             _, said = watching.communicate(timeout=_GIVE_UP_S)
@@ -134,13 +135,12 @@ class Harness:
         says.close()
         return process, hears
 
-    def _heard(self, process: BaseProcess, pipe: Connection, expected: tuple[int, ...] | None = _ENDS) -> int:
+    def _heard(self, process: BaseProcess, pipe: Connection, *, is_alone: bool = False) -> int:
         with contextlib.closing(pipe), open(pipe.fileno(), "rb", closefd=False) as stream:
             text = stream.read()  # until every writer of it is gone
         process.join(_GIVE_UP_S)
         assert process.exitcode is not None, "a writer that was killed goes on"
-        if expected is not None:
-            assert process.exitcode in expected, f"a writer ended by itself with {process.exitcode}"
+        assert is_alone or process.exitcode in self.ends, f"a writer ended by itself with {process.exitcode}"
         lines = text.decode().splitlines()
         self.killed_before_opening += not lines
         for line in lines:

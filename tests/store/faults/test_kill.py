@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.store import open_store
 from tests.store.faults.checker import folder_blob_of, sqlite_tables
 from tests.store.faults.conftest import times
 from tests.store.faults.harness import Harness
@@ -17,7 +18,7 @@ CYCLES_OF_ONE_FILE = 10
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
-def test_what_was_acknowledged_survives_sigkill_on_sqlite(
+async def test_what_was_acknowledged_survives_sigkill_on_sqlite(
     part: int, chance: random.Random, tmp_path: Path, count: Callable[[str], None]
 ) -> None:
     for number in range(0, times(25, 250), CYCLES_OF_ONE_FILE):
@@ -28,6 +29,8 @@ def test_what_was_acknowledged_survives_sigkill_on_sqlite(
             assert _problems(harness, path) == []
         harness.finish()
         assert _problems(harness, path) == []
+        async with open_store(harness.url) as store:
+            assert (await store.verify()).damage == ()
         count(f"{harness.cycles} cycles, {harness.log.acknowledged} messages acknowledged, none lost, none doubled")
 
 

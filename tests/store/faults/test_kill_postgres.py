@@ -80,7 +80,7 @@ async def test_what_was_acknowledged_survives_sigkill_on_postgres(
     cycles = times(15, 100)
     for number in range(0, cycles, CYCLES_OF_ONE_SCHEMA):
         schema = f"kills_{number}"
-        harness = Harness(f"{server.url}&schema={schema}", writers=3)
+        harness = Harness(f"{server.url}&schema={schema}", writers=3, may_be_refused=True)
         for cycle in range(number, min(number + CYCLES_OF_ONE_SCHEMA, cycles)):
             match cycle % 3:
                 case 0:
