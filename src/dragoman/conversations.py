@@ -1,0 +1,289 @@
+"""A conversation store for agent runtimes: messages go in as rows or envelopes, and come out as envelopes.
+
+    conversations = Conversations(store)
+    session_id = await conversations.create_session(user_id=7, agent_id=3)
+    await conversations.update_session(session_id, messages, provider="anthropic", model="claude-sonnet-4-6")
+    session = await conversations.get_session(session_id)      # session["messages"] are envelopes
+
+It stands on a store of any engine, and what it keeps there are canonical messages like all others: they can be
+searched, swapped to another model and read by every other part. A message that came as an envelope goes out as that
+envelope. The store only ever adds; a host that replaces a list keeps what the list begins with and goes on from there
+in a fork. The one rule: what is given out is what was given in, and what was never an envelope carries all of itself
+along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from dragoman.envelope import (
+    Envelope,
+    envelope_groups,
+    envelopes_from_messages,
+    messages_from_envelopes,
+    normalize_many,
+)
+from dragoman.errors import ConflictError, UnknownSessionError
+from dragoman.message import Message
+from dragoman.store import Row, Session, Store
+
+UserId = int | str
+Made = TypeVar("Made")
+
+KEY: Final = "agents-api.conversation"  # where in a session's metadata
+_ATTEMPTS: Final = 20
+_PAGE: Final = 100
+
+
+class Conversations:
+    """Sessions of envelopes in a store. Sessions in which nothing happened for ``expires_after`` are not found."""
+
+    def __init__(self, store: Store, *, expires_after: timedelta | None = timedelta(hours=24)) -> None:
+        self.store = store
+        self.expires_after = expires_after
+
+    async def create_session(
+        self,
+        user_id: UserId,
+        agent_id: int | str = 0,
+        metadata: Mapping[str, Any] | None = None,
+        context: str = "chat",
+        *,
+        token: int | str | None = None,
+    ) -> str:
+        """A new and empty session; its id is a UUID. ``token`` names the login that it was made under."""
+        session_id = str(uuid.uuid4())
+        about = {
+            "id": session_id,  # a fork has all of this as well, and another id
+            "user_id": user_id,
+            "agent_id": agent_id,
+            "context": context,
+            "metadata": dict(metadata or {}),
+            "token": token,
+        }
+        await self.store.create_session(session_id, user_id=str(user_id), metadata={KEY: about})
+        return session_id
+
+    async def get_session(self, session_id: str) -> dict[str, Any] | None:
+        """The session with all its messages, or None if there is none of that id, or no more."""
+        session = await self._found(session_id)
+        if session is None:
+            return None
+        messages = [row.message for row in await self._rows(session)]
+        return self._told(session, envelopes_from_messages(messages, as_given=True))
+
+    async def update_session(
+        self,
+        session_id: str,
+        messages: Iterable[Mapping[str, Any]],
+        metadata: Mapping[str, Any] | None = None,
+        provider: str = "",
+        model: str = "",
+    ) -> bool:
+        """Replace the whole list of messages, and what else is given; false if there is no such session."""
+        given = normalize_many(messages)
+        session = await self._found(session_id)
+        if session is None:
+            return False
+        session, branch = await self._first(session, lambda current: self._replaced(current, given))
+        changes: dict[str, Any] = {"provider": provider, "model": model}
+        changes = {name: value for name, value in changes.items() if value}
+        if metadata is not None:
+            changes["metadata"] = dict(metadata)
+        if branch != _head(session):
+            changes |= {"head": branch, "branches": [*_about(session).get("branches", []), branch]}
+        await self._change(session, changes)
+        return True
+
+    async def append(self, session_id: str, messages: Iterable[Mapping[str, Any]]) -> bool:
+        """Add messages at the end, whatever others add meanwhile; false if there is no such session."""
+        given = normalize_many(messages)
+        session = await self._found(session_id)
+        if session is None:
+            return False
+        await self._first(session, lambda current: self._appended(current, given))
+        return True
+
+    async def delete_session(self, session_id: str) -> bool:
+        """Delete a session with everything that ever was in it. One that is not there is deleted already."""
+        try:
+            session = await self.store.get_session(session_id)
+        except UnknownSessionError:
+            return True
+        for one in (*_about(session).get("branches", ()), session_id):
+            try:
+                await self.store.delete_session(one)
+            except UnknownSessionError:
+                continue
+        return True
+
+    async def update_title(self, session_id: str, title: str) -> bool:
+        """Give a session a title; false if there is no such session."""
+        if await self._found(session_id) is None:
+            return False
+        await self.store.rename_session(session_id, title)
+        return True
+
+    async def mark_read(self, session_id: str) -> bool:
+        """Note that its user has seen it now; false if there is no such session."""
+        session = await self._found(session_id)
+        if session is None:
+            return False
+        await self._change(session, {"last_read_at": _written(self.store.clock())})
+        return True
+
+    async def list_sessions(
+        self, user_id: UserId, agent_id: int | str = 0, context: str = "chat", limit: int = 50
+    ) -> list[dict[str, Any]]:
+        """The sessions of a user with an agent, the one that changed last first; without their messages."""
+        found: list[dict[str, Any]] = []
+        async for session in self._of(user_id):
+            about = session.metadata[KEY]
+            if about["agent_id"] == agent_id and about["context"] == context:
+                told = self._told(session, [])
+                del told["messages"]
+                found.append(told)
+            if len(found) >= limit:
+                break
+        return found
+
+    async def get_recent_pending_session(
+        self, user_id: UserId, seconds: float = 600, context: str = "chat", token: int | str | None = None
+    ) -> dict[str, Any] | None:
+        """The newest session of the last minutes that is empty or being worked on: for a client that asks again.
+
+        One is being worked on while its metadata has the ``status`` ``processing``.
+        """
+        since = self.store.clock() - timedelta(seconds=seconds)
+        pending = [
+            session
+            async for session in self._of(user_id)
+            if session.created_at >= since
+            and session.metadata[KEY]["context"] == context
+            and (token is None or session.metadata[KEY]["token"] == token)
+            and (await self._is_empty(session) or session.metadata[KEY]["metadata"].get("status") == "processing")
+        ]
+        newest = max(pending, key=lambda session: session.created_at, default=None)
+        return None if newest is None else await self.get_session(newest.id)
+
+    # --- in the store ------------------------------------------------------------------------------------------------
+
+    async def _found(self, session_id: str) -> Session | None:
+        try:
+            session = await self.store.get_session(session_id)
+        except UnknownSessionError:
+            return None
+        return session if not self._is_expired(session) else None
+
+    async def _of(self, user_id: UserId) -> AsyncIterator[Session]:
+        """The conversations of a user, the one that changed last first."""
+        before: Session | None = None
+        while page := await self.store.list_sessions(user_id=str(user_id), before=before, limit=_PAGE):
+            for session in page:
+                if _about(session).get("id") == session.id and not self._is_expired(session):
+                    yield session
+            before = page[-1]
+
+    async def _rows(self, session: Session) -> list[Row]:
+        return [row async for row in self.store.history(_head(session))]
+
+    async def _is_empty(self, session: Session) -> bool:
+        return not await self.store.tail(_head(session), limit=1)
+
+    async def _first(self, session: Session, change: Callable[[Session], Awaitable[Made]]) -> tuple[Session, Made]:
+        """Change a history; again, if somebody else was first, because it is another history then."""
+        for _ in range(_ATTEMPTS):
+            with contextlib.suppress(ConflictError):
+                return session, await change(session)
+            session = await self.store.get_session(session.id)
+        return session, await change(session)
+
+    async def _appended(self, session: Session, given: list[Envelope]) -> None:
+        head = _head(session)
+        rows = await self.store.tail(head, limit=_PAGE)  # in which the calls are that may be answered
+        said, last = [row.message for row in rows], rows[-1].seq if rows else 0
+        made = messages_from_envelopes(given, after=said, first=last - len(said))
+        await self.store.append(head, _unowned(made), expected_seq=last)
+
+    async def _replaced(self, session: Session, given: list[Envelope]) -> str:
+        """Make a list the history of a session, and say in which session of the store it is."""
+        rows = await self._rows(session)
+        said = [row.message for row in rows]
+        kept, used = _in_common(said, given)
+        tail = _unowned(messages_from_envelopes(given[used:], after=said[:kept]))
+        head = _head(session)
+        last = rows[-1].seq if rows else 0
+        if kept == len(rows):
+            if tail:
+                await self.store.append(head, tail, expected_seq=last)
+            return head
+        branch = await self.store.fork(head, rows[kept - 1].seq if kept else 0)
+        await self.store.append(branch.id, tail)
+        return branch.id
+
+    async def _change(self, session: Session, changes: Mapping[str, Any]) -> None:
+        current = await self.store.get_session(session.id)
+        await self.store.change_session(session.id, metadata={**current.metadata, KEY: {**_about(current), **changes}})
+
+    def _is_expired(self, session: Session) -> bool:
+        ends = self._ends(session)
+        return ends is not None and ends <= self.store.clock()
+
+    def _ends(self, session: Session) -> datetime | None:
+        return None if self.expires_after is None else session.updated_at + self.expires_after
+
+    def _told(self, session: Session, messages: list[Envelope]) -> dict[str, Any]:
+        about = _about(session)
+        ends = self._ends(session)
+        return {
+            "session_id": session.id,
+            "user_id": about.get("user_id", session.user_id),
+            "agent_id": about.get("agent_id", 0),
+            "title": session.title,
+            "messages": messages,
+            "metadata": about.get("metadata", {}),
+            "provider": about.get("provider", ""),
+            "model": about.get("model", ""),
+            "context": about.get("context", "chat"),
+            "created_at": _written(session.created_at),
+            "updated_at": _written(session.updated_at),
+            "last_read_at": about.get("last_read_at"),
+            "expires_at": None if ends is None else _written(ends),
+        }
+
+
+def _about(session: Session) -> dict[str, Any]:
+    """What a host said about a session; of a session that no host made, nothing."""
+    about: dict[str, Any] = session.metadata.get(KEY, {})
+    return about
+
+
+def _head(session: Session) -> str:
+    """Where in the store its history is: in itself, until a host replaces what is there."""
+    head: str = _about(session).get("head", session.id)
+    return head
+
+
+def _in_common(said: list[Message], given: list[Envelope]) -> tuple[int, int]:
+    """With how many messages of the history the list begins, and how many envelopes these are."""
+    used = 0
+    for kept, group in enumerate(envelope_groups(said, as_given=True)):
+        if msgspec.json.encode(given[used : used + len(group)]) != msgspec.json.encode(group):
+            return kept, used
+        used += len(group)
+    return len(said), used
+
+
+def _unowned(messages: list[Message]) -> list[Message]:
+    """Messages that belong to no session yet, so that the one they go to gives them their ids."""
+    return [message.replace(session_id="") for message in messages]
+
+
+def _written(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M:%S}"

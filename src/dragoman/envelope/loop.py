@@ -1,0 +1,162 @@
+"""The loop that runs a conversation where no runner does: ask, run the tools that were called, ask again.
+
+``ToolLoop`` takes two callables, plain or async: one that asks a model, and one that runs a tool. What they do is
+theirs; the loop keeps the envelopes, counts the turns, and runs no call a second time. The one rule: whatever is
+appended is an envelope, and every call that ran has its result behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.envelope.builders import text, tool_call, tool_result
+from dragoman.envelope.conversation import ConversationCall, Result, awaited
+from dragoman.envelope.shape import Envelope, normalize_many, to_provider_messages
+
+Ask = Callable[[list[dict[str, Any]], ConversationCall], Any]
+"""Takes the provider's messages; gives content, tool_calls (name, parameters), usage, and error if it failed."""
+
+Execute = Callable[[str, dict[str, Any]], Any]
+"""Takes a tool's name and parameters; gives success, and data, media, message or error."""
+
+_SHOWN: Final = 50  # characters of a parameter that people see
+_COUNTS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+class ToolLoop:
+    """A runner: it asks a model until it calls no more tools, or the turns are used up."""
+
+    def __init__(self, ask: Ask, execute: Execute) -> None:
+        self._ask = ask
+        self._execute = execute
+
+    async def __call__(self, call: ConversationCall) -> Result:
+        run = _Run(normalize_many(call.messages))
+        limit = 1 if call.single_turn else call.max_turns
+        while run.turn < limit and not run.completed and run.fault is None:
+            run.turn += 1
+            run.take(await awaited(self._ask(to_provider_messages(run.messages), call)))
+            for name, parameters in run.calls:
+                await self._made(run, name, parameters)
+        return run.result(call)
+
+    async def _made(self, run: _Run, name: str, parameters: dict[str, Any]) -> None:
+        """One call: run it, unless the same was called before."""
+        if not run.is_new(name, parameters):
+            why = "the same call was made before; use its result or change the parameters"
+            answer: dict[str, Any] = {"success": False, "error": why}
+            run.messages.append(result_envelope(name, answer, run.turn))
+            return
+        run.messages.append(tool_call(tool_call_text(name, parameters, run.turn), name, parameters, run.turn))
+        answer = dict(await awaited(self._execute(name, parameters)))
+        run.messages.append(result_envelope(name, answer, run.turn))
+        run.executed.append({"tool_name": name, "result": answer, "parameters": parameters, "turn_count": run.turn})
+
+
+class _Run:
+    """How far one conversation has come."""
+
+    def __init__(self, messages: list[Envelope]) -> None:
+        self.messages = messages
+        self.turn = 0
+        self.completed = False
+        self.fault: str | None = None
+        self.final_content = ""
+        self.calls: list[tuple[str, dict[str, Any]]] = []  # of the last answer
+        self.executed: list[dict[str, Any]] = []
+        self.usage: dict[str, int] = {}
+        self._made = {
+            _spelled(message["payload"].get("tool_name"), message["payload"].get("parameters"))
+            for message in messages
+            if message["type"] == "tool_call"
+        }
+
+    def take(self, answer: Mapping[str, Any]) -> None:
+        """What the model answered."""
+        self.fault = answer.get("error")
+        for name in _COUNTS:
+            if name in (told := answer.get("usage") or {}):
+                self.usage[name] = self.usage.get(name, 0) + told[name]
+        content = answer.get("content") or ""
+        if content:
+            self.final_content = content
+            self.messages.append(text("assistant", content))
+        called = answer.get("tool_calls") or ()
+        self.calls = [(one["name"], dict(one.get("parameters") or {})) for one in called if one.get("name")]
+        self.completed = self.fault is None and not self.calls
+
+    def is_new(self, name: str, parameters: dict[str, Any]) -> bool:
+        """Whether nobody has called this tool with these parameters yet; from now on somebody has."""
+        spelled = _spelled(name, parameters)
+        if spelled in self._made:
+            return False
+        self._made.add(spelled)
+        return True
+
+    def result(self, call: ConversationCall) -> Result:
+        pending = bool(self.calls) and not self.completed
+        result: Result = {
+            "messages": self.messages,
+            "final_content": self.final_content,
+            "turn_count": self.turn,
+            "completed": self.completed,
+            "last_tool_calls": [{"name": name, "parameters": parameters} for name, parameters in self.calls],
+            "tool_execution_results": self.executed,
+            "has_pending_tools": pending,
+            "usage": self.usage,
+        }
+        if self.fault is not None:
+            result["error"] = self.fault
+        elif pending and not call.single_turn:
+            result["max_turns_reached"] = True
+        return result
+
+
+def _spelled(name: Any, parameters: Any) -> bytes:
+    return msgspec.json.encode([name, parameters or {}], order="sorted")
+
+
+def result_envelope(name: str, answer: Mapping[str, Any], turn: int, *, is_handler_tool: bool = False) -> Envelope:
+    """What a tool answered, as an envelope."""
+    payload: dict[str, Any] = {"success": bool(answer.get("success", False)), "turn": turn}
+    for key, source in (("tool_data", "data"), ("media", "media")):
+        if answer.get(source):
+            payload[key] = answer[source]
+    if answer.get("error") is not None:
+        payload["error"] = answer["error"]
+    return tool_result(tool_result_text(name, answer, turn, is_handler_tool=is_handler_tool), name, payload)
+
+
+# --- what people see -------------------------------------------------------------------------------------------------
+
+
+def tool_call_text(name: str, parameters: Mapping[str, Any], turn: int) -> str:
+    """``AI ACTION (Turn 1): Executing Wiki Upsert with parameters: title: Example``"""
+    shown = ", ".join(f"{key}: {_shown(value)}" for key, value in parameters.items())
+    return f"AI ACTION (Turn {turn}): Executing {titled(name)}" + (f" with parameters: {shown}" if shown else "")
+
+
+def tool_result_text(name: str, answer: Mapping[str, Any], turn: int, *, is_handler_tool: bool = False) -> str:
+    """``TOOL RESPONSE (Turn 1): `` and how it went, and what came of it."""
+    if answer.get("success"):
+        sentence = answer.get("message") or f"SUCCESS: {titled(name)} completed."
+    else:
+        sentence = f"FAILED: {titled(name)}: {answer.get('error') or 'no reason was given'}"
+    said = f"TOOL RESPONSE (Turn {turn}): {sentence}" if turn > 0 else str(sentence)
+    if answer.get("data") and not is_handler_tool:
+        said += "\n\n" + msgspec.json.encode(answer["data"]).decode()
+    return said
+
+
+def titled(name: str) -> str:
+    """``wiki_upsert`` as ``Wiki Upsert``."""
+    return " ".join(word[:1].upper() + word[1:] for word in name.replace("_", " ").split(" "))
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, str):
+        return msgspec.json.encode(value).decode()
+    return value if len(value) <= _SHOWN else value[:_SHOWN] + "..."
