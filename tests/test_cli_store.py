@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pty
+import re
 import shlex
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
@@ -23,10 +24,9 @@ from dragoman.cli.tour import example_conversation
 from dragoman.message import ContentBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.store import Session, Store
 from tests.store.talk import answered, message, said
-from tests.test_cli import COMMAND
+from tests.test_cli import COMMAND, written
 
 EXAMPLE = example_conversation()
-STORE_COMMANDS = [name for name in app if not name.startswith("-") and name not in ("tour", "check", "prove", "price")]
 
 
 def run(*arguments: str | Path, store: Path | str | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -392,6 +392,94 @@ def test_what_is_damaged_is_never_shown(chats: Path) -> None:
     assert run("show", "last", "--after", "1", store=chats).returncode == 0
 
 
+# --- export, import, backup ------------------------------------------------------------------------------------------
+
+
+def test_an_export_holds_every_message_byte_for_byte_and_comes_back_elsewhere(chats: Path, tmp_path: Path) -> None:
+    done = run("export", "QQD", store=chats)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.encode().splitlines()
+    assert lines[1:5] == [dragoman.encode(one) for one in EXAMPLE]
+    (tmp_path / "chat.jsonl").write_text(done.stdout)
+    shown = run("import", tmp_path / "chat.jsonl", store=tmp_path / "other.db")
+    assert (shown.returncode, "What the README says" in shown.stdout) == (0, True)
+    assert run("export", "QQD", store=tmp_path / "other.db").stdout == done.stdout
+
+
+@pytest.mark.parametrize("name", ["all.jsonl", "all.jsonl.gz"])
+def test_a_whole_store_is_carried_elsewhere_with_its_forks(chats: Path, tmp_path: Path, name: str) -> None:
+    fork = document("fork", "QQD", "--at", "2", store=chats)
+    told = document("export", "--all", "--to", tmp_path / name, store=chats)
+    assert (told["sessions"], told["file"]) == (2, str(tmp_path / name))
+    other = tmp_path / "other.db"
+    for _ in range(2):  # the same again changes nothing
+        assert len(document("import", tmp_path / name, store=other)["sessions"]) == 2
+    assert document("show", fork["id"], store=other) == document("show", fork["id"], store=chats)
+    assert not list(tmp_path.glob(".*.part"))
+
+
+def test_messages_alone_are_imported_and_a_copy_gets_the_id_that_is_asked_for(tmp_path: Path) -> None:
+    file, store = written(tmp_path / "bare.jsonl", EXAMPLE), tmp_path / "store.db"
+    assert document("import", file, store=store)["sessions"][0]["id"] == EXAMPLE[0].session_id
+    assert document("import", file, "--as", "sess_copy", store=store)["sessions"][0]["last_seq"] == 4
+    script = f"'{COMMAND}' import - --as sess_piped --store '{store}' < '{file}'"
+    subprocess.run(["bash", "-c", script], check=True, capture_output=True, timeout=60)
+    assert len(document("sessions", store=store)["sessions"]) == 3
+
+
+def test_a_file_that_was_cut_or_changed_is_refused_and_nothing_of_it_is_stored(chats: Path, tmp_path: Path) -> None:
+    run("export", "--all", "--to", tmp_path / "all.jsonl", store=chats)
+    run("export", "--all", "--to", tmp_path / "all.jsonl.gz", store=chats)
+    whole, packed = (tmp_path / "all.jsonl").read_bytes(), (tmp_path / "all.jsonl.gz").read_bytes()
+    store = tmp_path / "other.db"
+    for data in (
+        whole[: len(whole) // 2],
+        whole.replace(b"Summarize", b"Summarizd"),
+        whole.rpartition(b'{"sessions"')[0],
+        packed[: len(packed) // 2],
+        packed[:200] + b"x" + packed[201:],
+        b"",
+        b"nonsense\n",
+    ):
+        (tmp_path / "bad").write_bytes(data)
+        done = run("import", tmp_path / "bad", store=store)
+        assert str(tmp_path / "bad") in failed(done, "cut_export")
+        assert document("sessions", store=store)["sessions"] == []
+    failed(run("import", tmp_path / "absent", store=store), "invalid_input")
+    failed(run("import", tmp_path / "all.jsonl", "--as", "x", store=store), "invalid_input")
+
+
+def test_a_session_of_the_same_id_and_another_content_is_not_overwritten(chats: Path, tmp_path: Path) -> None:
+    other = written(tmp_path / "other.jsonl", EXAMPLE[:2])
+    failed(run("import", other, store=chats), "session_exists")
+    assert len(document("show", "QQD", store=chats)["messages"]) == 4
+
+
+def test_an_export_is_either_of_a_session_or_of_all_and_of_something_that_can_be_written(
+    chats: Path, tmp_path: Path
+) -> None:
+    failed(run("export", store=chats), "invalid_input")
+    failed(run("export", "last", "--all", store=chats), "invalid_input")
+    failed(run("export", "last", "--json", store=chats), "invalid_input")
+    failed(run("export", "last", "--to", tmp_path / "no" / "folder", store=chats), "invalid_input")
+    before = written(tmp_path / "there.jsonl", EXAMPLE).read_bytes()
+    flip_a_bit(chats)
+    assert run("export", "last", "--to", tmp_path / "there.jsonl", store=chats).returncode == 2
+    assert (tmp_path / "there.jsonl").read_bytes() == before
+
+
+def test_a_backup_is_a_store_and_is_never_written_over(chats: Path, tmp_path: Path) -> None:
+    picture = dragoman.ImageBlock(dragoman.ImageSource("base64", "AAAA" * 10_000), "image/png")
+    filled(chats, [message(Role.USER, [picture])])
+    copy = tmp_path / "copy.db"
+    told = document("backup", copy, store=chats)
+    assert (told["sessions"], told["messages"], told["blobs"], told["damage"]) == (2, 5, 1, [])
+    assert told["bytes"] == copy.stat().st_size
+    assert document("show", "QQD", store=copy) == document("show", "QQD", store=chats)
+    assert run("verify", store=copy).returncode == 0
+    failed(run("backup", copy, store=chats), "target_exists")
+
+
 # --- delete, retain, erase -------------------------------------------------------------------------------------------
 
 
@@ -447,7 +535,25 @@ def test_an_erasure_gives_a_receipt(chats: Path) -> None:
     assert b"Project Foo" not in chats.read_bytes()
 
 
-# --- help ------------------------------------------------------------------------------------------------------------
+# --- errors and help -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("show",),
+        ("show", "last", "--nonsense"),
+        ("show", "last", "--tail", "-1"),
+        ("sessions", "--limit", "0"),
+        ("sessions", "--since", "soon"),
+        ("stats", "--by", "colour"),
+        ("retain",),
+        ("erase",),
+    ],
+)
+def test_a_wrong_argument_is_one_line_too(chats: Path, arguments: Sequence[str]) -> None:
+    assert "See dragoman " in failed(run(*arguments, store=chats), "usage")
 
 
 @pytest.mark.parametrize("command", [name for name in app if not name.startswith("-")])
@@ -457,6 +563,6 @@ def test_help_teaches_with_examples_that_are_understood(command: str) -> None:
     assert examples
     assert "Exit code 0" in shown
     for example in examples:
-        program, name, *arguments = shlex.split(example)
+        program, name, *arguments = shlex.split(re.sub(" [<>] .*", "", example))
         assert (program, name) == ("dragoman", command)
         app.parse_args([name, *arguments], exit_on_error=False, print_error=False)

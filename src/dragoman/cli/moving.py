@@ -10,6 +10,7 @@ import contextlib
 import gzip
 import os
 import sys
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -141,7 +142,7 @@ async def import_file(
                         sessions = await kept.import_store(lines, seen)
             except InputError as error:
                 raise InputError(str(error), where=str(file), code=error.code) from None
-            except (EOFError, gzip.BadGzipFile) as error:
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
                 raise InputError(f"is not whole ({error})", where=str(file), code="cut_export") from None
     if json:
         print_json({"sessions": sessions})

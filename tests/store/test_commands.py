@@ -1,0 +1,37 @@
+"""The commands, on every engine that they can be given by a URL."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dragoman.cli.tour import example_conversation
+from tests.store.conftest import Place
+from tests.test_cli import run, written
+
+
+async def test_every_command_does_the_same_on_every_engine(shared_place: Place, tmp_path: Path) -> None:
+    messages = example_conversation()
+    session_id = messages[0].session_id
+
+    def told(*arguments: str | Path, exit_code: int = 0) -> Any:
+        done = run(*arguments, "--store", shared_place.url, "--json")
+        assert (done.returncode, done.stderr) == (exit_code, "")
+        return json.loads(done.stdout)
+
+    assert told("import", written(tmp_path / "example.jsonl", messages))["sessions"][0]["id"] == session_id
+    assert [one["id"] for one in told("sessions")["sessions"]] == [session_id]
+    assert len(told("show", session_id[-6:].lower())["messages"]) == 4
+    assert [hit["seq"] for hit in told("search", "project", "foo", "--role", "assistant")["hits"]] == [4]
+    fork = told("fork", "last", "--at", "2")
+    assert told("verify")["messages"] == 4
+    stats = told("stats", "--by", "day")
+    assert (stats["sizes"]["sessions"], stats["totals"][0]["cost_usd"]) == (2, "0.001308")
+    assert told("export", "--all", "--to", tmp_path / "all.jsonl.gz")["sessions"] == 2
+    assert told("backup", tmp_path / "copy.db")["messages"] == 4
+    told("delete", session_id, "--yes")
+    assert [row["seq"] for row in told("show", fork["id"])["messages"]] == [1, 2]
+    assert len(told("retain", "--older-than", "0s", "--dry-run")["sessions"]) == 1
+    assert told("erase", "--user", "nobody", "--yes")["sessions"] == 0
+    assert told("search", "foo", exit_code=1)["hits"] == []
