@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from dragoman.errors import UnknownSessionError
 from dragoman.message import (
+    ContentBlock,
     DocumentBlock,
     ImageBlock,
     ImageSource,
@@ -140,7 +141,7 @@ def test_any_text_is_a_query(store: Store, runner: asyncio.Runner, query: str) -
 async def test_everything_that_is_said_in_a_message_is_found_and_nothing_else(store: Store) -> None:
     session = await store.create_session()
     picture = ImageSource("base64", "cGljdHVyZQ==")
-    blocks = [
+    blocks: list[ContentBlock] = [
         TextBlock("alpha"),
         ThinkingBlock("bravo"),
         ToolUseBlock("tu_1", "read_file", {"path": "src/charlie.py", "lines": [12, {"delta": True}], "none": None}),
@@ -333,7 +334,7 @@ async def test_what_changes_while_it_is_read_for_the_index_is_not_put_as_it_was(
     rows = await store.append(session.id, [said("one"), answered("apple", status=MessageStatus.PARTIAL), said("three")])
     await store.searching.stop()
     found = await store._read(indexes.pending([(session.id, 3)], 100))
-    pieces = await store.searching._pieces(found)
+    pieces = await store.searching._pieces(found, 100_000)
     await store.update(session.id, rows[1].message.replace(content=(TextBlock("pear"),)))
     await store.searching.stop()
     for piece in pieces:
@@ -353,6 +354,41 @@ async def test_what_is_forgotten_is_not_found(store: Store) -> None:
     assert await seqs(store, "apple", session_id=session.id) == [1, 3]
     await store._write(indexes.forget(store.engine, session.id))
     await store._write(indexes.compact(store.engine))
+    assert await places(store, "apple") == [(other.id, 1)]
+
+
+async def test_what_a_fork_keeps_of_a_session_that_was_deleted_is_found_in_the_fork_alone(store: Store) -> None:
+    origin = await a_session(store, "apple one", "apple two", "apple three")
+    fork = await store.fork(origin.id, at=2)
+    await store.append(fork.id, said("apple of the fork"))
+    assert len(await store.search("apple")) == 4
+    await store.delete_session(origin.id)
+    expected = [(fork.id, 1), (fork.id, 2), (fork.id, 3)]
+    assert await places(store, "apple") == await places(store, "apple", session_id=fork.id) == expected
+    await store.delete_session(fork.id)
+    assert await places(store, "apple") == []
+
+
+async def test_no_word_of_what_was_forgotten_stays_in_the_files_of_the_index(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        session = await a_session(store, "apple pineapple", "secretword pear", "plum")
+        assert await seqs(store, "secretword") == [2]
+        blocks = asked("SELECT count(*) FROM search_data WHERE instr(block, CAST('secretword' AS BLOB)) > 0")
+        assert await store._read(blocks) != [(0,)]
+        await store._write(indexes.forget(store.engine, session.id, 2, 2))
+        await store._write(indexes.compact(store.engine))
+        assert await store._read(blocks) == [(0,)]
+        assert await seqs(store, "plum") == [3]
+
+
+async def test_nothing_of_a_person_who_was_erased_is_found(store: Store) -> None:
+    await a_session(store, "apple one", user_id="usr_1")
+    other = await a_session(store, "apple two", user_id="usr_2")
+    await store.append(other.id, said("apple three", user_id="usr_1"))
+    assert len(await store.search("apple")) == 3
+    await store.erase_user("usr_1")
+    assert await places(store, "apple") == [(other.id, 1)]
+    await store.reindex()
     assert await places(store, "apple") == [(other.id, 1)]
 
 

@@ -46,8 +46,8 @@ _PATIENCE_S: Final = 3.0  # but it waits no longer than this
 _REST: Final = 2  # pauses between transactions, as a multiple of the time that the last one took
 _SESSIONS_AT_ONCE: Final = 50
 _ALL: Final = 2**31
-_MESSAGES_AT_ONCE: Final = 200
-_CHARACTERS_AT_ONCE: Final = 100_000
+_GENTLY: Final = (50, 20_000)  # messages that are read, and characters that are put in one transaction,
+_AT_ONCE: Final = (200, 200_000)  # and the same when somebody waits for it
 _NOTHING: Final = Analysis([], [])
 
 
@@ -161,8 +161,8 @@ class Searching:
         clock = asyncio.get_running_loop().time
         while wanted := await self._store._read(indexes.behind(None, _SESSIONS_AT_ONCE)):
             begun = clock()
-            while found := await self._pending(wanted):
-                for pieces in await self._pieces(found):
+            while found := await self._pending(wanted, _GENTLY[0]):
+                for pieces in await self._pieces(found, _GENTLY[1]):
                     if not await self._store._write(indexes.put(self._store.engine, pieces)):
                         return
                     await asyncio.sleep((clock() - begun) * _REST)
@@ -174,14 +174,14 @@ class Searching:
         missing = await self._store._read(indexes.behind(owners, _ALL))
         for first in range(0, len(missing), _SESSIONS_AT_ONCE):
             wanted = missing[first : first + _SESSIONS_AT_ONCE]
-            while found := await self._pending(wanted):
-                for pieces in await self._pieces(found):
+            while found := await self._pending(wanted, _AT_ONCE[0]):
+                for pieces in await self._pieces(found, _AT_ONCE[1]):
                     await self._store._write(indexes.put(self._store.engine, pieces))
 
-    async def _pending(self, wanted: Sequence[tuple[str, int]]) -> list[Pending]:
+    async def _pending(self, wanted: Sequence[tuple[str, int]], most: int) -> list[Pending]:
         """Messages for the index; what there is no way to read is passed over, one at a time."""
         try:
-            return await self._store._read(indexes.pending(wanted, _MESSAGES_AT_ONCE))
+            return await self._store._read(indexes.pending(wanted, most))
         except DamagedError:
             for one in wanted:
                 try:
@@ -192,10 +192,10 @@ class Searching:
                     return found
         return []
 
-    async def _pieces(self, found: Sequence[Pending]) -> list[list[Piece]]:
+    async def _pieces(self, found: Sequence[Pending], characters: int) -> list[list[Piece]]:
         """What is to be put, in transactions that are not too large."""
         large = {id(row): await self._large(row) for one in found for row in one.rows}
-        return await asyncio.to_thread(_cut, found, large)
+        return await asyncio.to_thread(_cut, found, large, characters)
 
     async def _large(self, row: Found) -> dict[str, bytes] | None:
         """The large texts of a row, by their hashes, and nothing for its pictures; none if they are not to be had."""
@@ -228,9 +228,11 @@ def _text_from(row: Found, large: Mapping[str, bytes] | None) -> str | None:
         return None
 
 
-def _cut(found: Sequence[Pending], large: Mapping[int, Mapping[str, bytes] | None]) -> list[list[Piece]]:
+def _cut(
+    found: Sequence[Pending], large: Mapping[int, Mapping[str, bytes] | None], characters: int
+) -> list[list[Piece]]:
     made: list[list[Piece]] = [[]]
-    room = _CHARACTERS_AT_ONCE
+    room = characters
     for one in found:
         after, entries = one.after, [Entry(seq, hash_, _NOTHING) for seq, hash_ in one.unreadable]
         for row in one.rows:
@@ -240,7 +242,7 @@ def _cut(found: Sequence[Pending], large: Mapping[int, Mapping[str, bytes] | Non
             if room < 0:
                 made[-1].append(Piece(one.session_id, after, row.seq, entries))
                 made.append([])
-                after, entries, room = row.seq, [], _CHARACTERS_AT_ONCE
+                after, entries, room = row.seq, [], characters
         if entries or after < one.last:
             made[-1].append(Piece(one.session_id, after, one.last, entries))
     return [pieces for pieces in made if pieces]
