@@ -373,7 +373,8 @@ async def test_no_word_of_what_was_forgotten_stays_in_the_files_of_the_index(tmp
     async with open_store(f"sqlite:///{tmp_path / 'store.db'}") as store:
         session = await a_session(store, "apple pineapple", "secretword pear", "plum")
         assert await seqs(store, "secretword") == [2]
-        blocks = asked("SELECT count(*) FROM search_data WHERE instr(block, CAST('secretword' AS BLOB)) > 0")
+        # of a word that begins like the one before it, only the rest is kept
+        blocks = asked("SELECT count(*) FROM search_data WHERE instr(block, CAST('ecretword' AS BLOB)) > 0")
         assert await store._read(blocks) != [(0,)]
         await store._write(indexes.forget(store.engine, session.id, 2, 2))
         await store._write(indexes.compact(store.engine))
