@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,8 @@ def other(runner: asyncio.Runner) -> Iterator[Store]:
 async def family(store: Store) -> list[Session]:
     """A session, a fork of it, a fork of that, and one that was handed what it shares."""
     first = await everything(store, title="first", metadata={"a": [1]}, user_id="ann", active_model="m")
+    await store.entries.append(first.id, {"type": "task", "content": "look", "timestamp": 0}, agent_key="worker")
+    await store.entries.append(first.id, {"type": "user_message", "content": "hello", "timestamp": 1.5})
     fork = await store.fork(first.id, 3, title="fork")
     await store.append(fork.id, [result("tu_1"), said(LARGE + "!"), called("tu_5")])
     await store.cancel_tool_call(fork.id, "tu_5")
@@ -50,6 +53,10 @@ async def family(store: Store) -> list[Session]:
     await store.delete_session(gone.id)
     bare = await store.fork(first.id, 0, title="from the beginning")
     return [await store.get_session(one.id) for one in (first, fork, deep, heir, bare)]
+
+
+async def traced(store: Store, session_id: str) -> list[tuple[str | None, dict[str, Any]]]:
+    return [(row.agent_key, row.entry) for row in await store.entries.read(session_id)]
 
 
 # --- one session -----------------------------------------------------------------------------------------------------
@@ -71,6 +78,7 @@ async def test_a_session_that_is_carried_to_another_store_is_the_same_there(stor
         assert await exported(other, session.id) == lines
         assert await history(other, session.id) == await history(store, session.id)
         assert await calls(other, session.id) == await calls(store, session.id)
+        assert await traced(other, session.id) == await traced(store, session.id)
         assert await other.tool_ids(session.id) == await store.tool_ids(session.id)
         assert (made.title, made.metadata, made.created_at, made.updated_at, made.user_id) == (
             session.title, session.metadata, session.created_at, session.updated_at, session.user_id,
@@ -194,6 +202,7 @@ async def test_a_whole_store_is_carried_with_its_forks_as_forks(store: Store, ot
     for session in sessions:
         assert await history(other, session.id) == await history(store, session.id)
         assert await calls(other, session.id) == await calls(store, session.id)
+        assert await traced(other, session.id) == await traced(store, session.id)
     assert await whole(other) == lines
     assert (await other.verify()).damage == ()
     assert await other.import_store(lines) == made

@@ -4,6 +4,7 @@
     {"id": …, "role": …, …}                                {"dragoman_store": 1, "sessions": 2}
     …                                                  its messages, in order, exactly as ``dragoman.encode`` has them
     {"tool_ids": […], "cancelled": […]}                what providers call its calls, and which calls were given up
+    {"entry": {…}, "agent_key": …}                     its trace entries, in order
     {"messages": 2, "sha256": "…"}                     how many there were, and the hash of everything before this line
 
 A session is written with its whole history. In a file of a whole store a fork is written with its own messages only,
@@ -18,14 +19,14 @@ import hashlib
 import itertools
 import tempfile
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from dragoman import codec
 from dragoman.errors import ConflictError, FormatError, JsonError, UnknownSessionError
 from dragoman.message import Message
-from dragoman.store import care, collecting, operations
+from dragoman.store import care, collecting, entries, operations
 from dragoman.store.operations import Draft, Rows, Statement, operation
 from dragoman.store.rows import columns_from, micros, time_from
 from dragoman.store.values import Session
@@ -54,6 +55,11 @@ class _StoreHead(msgspec.Struct, kw_only=True):
 class _Beside(msgspec.Struct, kw_only=True):
     tool_ids: list[tuple[str, str, str]]
     cancelled: list[tuple[str, int]] = []  # the call, and when, in microseconds since 1970
+
+
+class _Entry(msgspec.Struct, kw_only=True):
+    entry: dict[str, Any]
+    agent_key: str | None
 
 
 class _End(msgspec.Struct, kw_only=True):
@@ -96,12 +102,11 @@ async def export_store(store: Store, progress: Progress | None) -> AsyncIterator
 
 async def _section(store: Store, session: Session, *, is_whole: bool) -> AsyncIterator[bytes]:
     said = hashlib.sha256()
-    count = 0
     async for line in _lines_of(store, session, is_whole=is_whole):
         said.update(line)
-        count += 1
         yield line
-    yield _line(_End(messages=count - 2, sha256=said.hexdigest()))
+    messages = session.last_seq - (0 if is_whole else session.parent_seq)
+    yield _line(_End(messages=messages, sha256=said.hexdigest()))
 
 
 async def _lines_of(store: Store, session: Session, *, is_whole: bool) -> AsyncIterator[bytes]:
@@ -116,6 +121,16 @@ async def _lines_of(store: Store, session: Session, *, is_whole: bool) -> AsyncI
             yield codec.encode(row.message) + b"\n"
         place = rows[-1].seq
     yield _line(await store._read(_beside(session.id, is_whole=is_whole)))
+    async for entry in _entries_of(store, session.id):
+        yield _line(entry)
+
+
+async def _entries_of(store: Store, session_id: str) -> AsyncIterator[_Entry]:
+    after = 0
+    while rows := await store.entries.read(session_id, after, _PAGE):
+        for row in rows:
+            yield _Entry(entry=row.entry, agent_key=row.agent_key)
+        after = rows[-1].seq
 
 
 def _line(value: msgspec.Struct) -> bytes:
@@ -165,6 +180,8 @@ class _Section(msgspec.Struct, kw_only=True):
     session: Session
     offset: int  # of its first message
     messages: int = 0
+    entries_offset: int = 0  # of its first entry
+    entries: int = 0
     beside: _Beside = msgspec.field(default_factory=lambda: _Beside(tool_ids=[]))
     is_bare: bool = False  # messages alone, of which nothing else is known
     is_copy: bool = False  # its messages become this session's own
@@ -272,12 +289,16 @@ class _Reading:
                 self._begin(msgspec.json.decode(line, type=_Head), offset + len(line))
             case b'{"tool_ids"' if self._open is not None:
                 self._open.beside = msgspec.json.decode(line, type=_Beside)
+            case b'{"entry"' if self._open is not None:
+                msgspec.json.decode(line, type=_Entry)
+                self._open.entries_offset = self._open.entries_offset or offset
+                self._open.entries += 1
             case b'{"messages"' if self._open is not None:
                 self._end_section(msgspec.json.decode(line, type=_End))
             case b'{"sessions"' if self._open is None and self.sessions is not None:
                 self._end_store(msgspec.json.decode(line, type=_StoreEnd))
             case _:
-                self._take_message(codec.decode(line), offset)
+                self._take_message(codec.decode(line.rstrip(b"\n")), offset)
         self._whole.update(line)
         self._part.update(line)
 
@@ -355,11 +376,17 @@ def _messages(store: Store, file: IO[bytes], section: _Section) -> Iterator[Mess
         line = file.readline()
         if line.strip():
             left -= 1
-            message = codec.decode(line)
+            message = codec.decode(line.rstrip(b"\n"))
             if section.is_copy:
                 bare = message.replace(session_id="" if not message.id else section.session.id)
                 message = store._owned(section.session.id, bare)
             yield message
+
+
+def _entries(file: IO[bytes], section: _Section) -> Iterator[_Entry]:
+    file.seek(section.entries_offset)
+    for _ in range(section.entries):
+        yield msgspec.json.decode(file.readline(), type=_Entry)
 
 
 def _drafts(store: Store, file: IO[bytes], section: _Section, renewed: dict[str, int]) -> Iterator[Draft]:
@@ -386,6 +413,8 @@ async def _is_there(store: Store, file: IO[bytes], section: _Section) -> bool:
         rows = await store.read(wanted.id, place, _PAGE)
         is_same = bool(rows) and all(codec.encode(row.message) == codec.encode(next(messages)) for row in rows)
         place += len(rows)
+    if is_same and not section.is_bare:
+        is_same = list(_entries(file, section)) == [entry async for entry in _entries_of(store, wanted.id)]
     if not is_same:
         raise ConflictError(
             "there is another one of that id",
@@ -434,3 +463,6 @@ def _added(
         yield from operations.learn_tool_ids(session.id, section.beside.tool_ids)
     for call_id, when in section.beside.cancelled:
         yield from operations.cancel_tool_call(session.id, call_id, time_from(when))
+    written = _entries(file, section)
+    while some := [entries.draft_from(one.entry, one.agent_key) for one in itertools.islice(written, _PAGE)]:
+        yield from entries.append(session.id, some, session.updated_at, None)

@@ -71,7 +71,7 @@ class EntriesRoom:
         none. An entry that is none is a ``FormatError``. With ``create`` the session is made if it is not there.
         """
         given = [entries] if isinstance(entries, Mapping) else list(entries)
-        drafts = [_draft(entry, agent_key, number) for number, entry in enumerate(given)]
+        drafts = [draft_from(entry, agent_key, number) for number, entry in enumerate(given)]
         if not drafts:
             return []
         now = self._store.clock()
@@ -117,7 +117,8 @@ class EntriesRoom:
         return await self._store._read(read(session_id, after_seq, limit))
 
 
-def _draft(entry: Mapping[str, Any], agent_key: str | None, number: int) -> Draft:
+def draft_from(entry: Mapping[str, Any], agent_key: str | None, number: int = 0) -> Draft:
+    """An entry as it is stored, if it is one."""
     where = f"entry {number}"
     checked = room.checked(entry, where)
     named = checked.get("agent_key")
