@@ -46,9 +46,14 @@ def envelope_groups(messages: Iterable[Message], *, as_given: bool = False) -> I
         passed.saw(message)
 
 
-def messages_from_envelopes(envelopes: Iterable[Mapping[str, Any]], *, after: Iterable[Message] = ()) -> list[Message]:
-    """The messages of envelopes in either shape. ``after`` is what was said before, whose calls they may answer."""
-    passed, made = Passed(), []
+def messages_from_envelopes(
+    envelopes: Iterable[Mapping[str, Any]], *, after: Iterable[Message] = (), first: int = 0
+) -> list[Message]:
+    """The messages of envelopes in either shape.
+
+    ``after`` is what was said before, whose calls they may answer; ``first`` counts what was said before that.
+    """
+    passed, made = Passed(first), []
     for message in after:
         passed.saw(message)
     for number, group in _grouped(normalize_many(envelopes)):

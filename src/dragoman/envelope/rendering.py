@@ -37,8 +37,8 @@ Parts = tuple[tuple[ContentBlock, ...], ...]
 class Passed:
     """What was said before, as far as calls and results need it."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
         self.turn = 0  # answers of the assistant since somebody last asked
         self.names: dict[str, str] = {}  # of the tools that were called, by the id of the call
         self._open: dict[str, str] = {}  # the same, of calls that nobody has answered
