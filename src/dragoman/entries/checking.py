@@ -39,8 +39,8 @@ def checked(entry: Any, where: str = "entry") -> Entry:
     """A copy of an entry; ``FormatError`` if it is none."""
     found = problems(entry)
     if not found:
-        return {str(name): value for name, value in entry.items()}
-    if isinstance(entry, Mapping) and entry.get("type") not in SHAPES:
+        return dict(entry)
+    if isinstance(entry, Mapping) and entry.get("type") not in TYPES:
         raise FormatError(
             _unknown(entry), where=f"{where}.type", remedy=f"Use one of {', '.join(TYPES)}", code="unknown_entry_type"
         )

@@ -38,7 +38,7 @@ def entries_from_messages(messages: Iterable[Message], *, agent_key: str | None 
     entries: list[Entry] = []
     for message in messages:
         kept = (message.metadata.extra or {}).get("entry")
-        if isinstance(kept, dict) and kept.get("type") in types.SHAPES:
+        if isinstance(kept, dict) and kept.get("type") in types.TYPES:
             entries.append(_again(message, kept))
         else:
             entries.extend(_with_origin(entry, message, agent_key) for entry in _told(message, losses))

@@ -92,10 +92,10 @@ def prepare_history_from_job_data(job_data: Mapping[str, Any], message_format: s
     said = [
         entries.checked({"type": _SPOKEN[row["role"]], **{name: row[name] for name in row if name != "role"}})
         for row in job_data.get("conversation") or ()
-        if row.get("role") in _SPOKEN
+        if row.get("role") in tuple(_SPOKEN)
     ]
     traces = job_data.get("execution_traces") or ()
-    return said + [entries.checked(trace) for trace in traces if trace.get("type") in entries.SHAPES]
+    return said + [entries.checked(trace) for trace in traces if trace.get("type") in entries.TYPES]
 
 
 __all__ = [

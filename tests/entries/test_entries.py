@@ -1,0 +1,149 @@
+"""Trace entries: their types, their builders, and what is none."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dragoman import entries
+from dragoman.errors import FormatError
+from tests.entries.examples import EVERY, EXAMPLES, OTHERS
+
+# What a builder is called with, to give the example of its type.
+CALLS: dict[str, dict[str, Any]] = {
+    kind: {name: value for name, value in example.items() if name != "type"} for kind, example in EXAMPLES.items()
+}
+CALLS["action"] = {"tool_name": "list_tables", "tool_args": {"schema": "public"}, "timestamp": 1234567890.5}
+CALLS["action"]["turn_id"] = "turn_1"
+for planned in ("strategic_plan", "script_plan"):
+    CALLS[planned]["plan"] = CALLS[planned].pop("content")
+
+
+def test_there_are_the_fifteen_types_of_the_specification_and_one_that_the_framework_writes() -> None:
+    assert sorted(entries.TYPES) == sorted([*EXAMPLES, *OTHERS])
+    assert len(entries.TYPES) == 16
+    assert all(getattr(entries, kind.upper()) == kind for kind in entries.TYPES)
+
+
+def test_the_collections_are_those_of_the_framework() -> None:
+    assert entries.CONVERSATION_TYPES == ("user_message", "assistant_message")
+    assert entries.EXECUTION_TRACE_TYPES == ("task", "action", "observation", "error")
+    assert entries.COMPLETION_TYPES == ("final", "synthesis")
+    assert entries.TURN_MARKERS == ("task",)
+    assert entries.PLANNING_TYPES == ("strategic_plan", "suggested_plan", "script_plan", "script_instruction")
+    assert entries.CONTEXT_TYPES == ("director_context", "injected_context")
+    assert entries.GLOBAL_TYPES == ("global_observation", "synthesis")
+    assert entries.DELEGATION_TYPES == ("delegation",)
+
+
+@pytest.mark.parametrize("example", EVERY, ids=lambda example: str(example["type"]))
+def test_every_example_of_the_specification_is_an_entry(example: dict[str, Any]) -> None:
+    assert entries.problems(example) == []
+    assert entries.checked(example) == example
+    assert entries.checked(example) is not example
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_a_builder_makes_the_example_of_its_type_with_the_keys_in_the_same_order(kind: str) -> None:
+    made = entries.BUILDERS[kind](**CALLS[kind])
+    assert list(made.items()) == list(EXAMPLES[kind].items())
+
+
+def test_types_without_an_example_have_a_builder_too() -> None:
+    assert entries.create_suggested_plan_entry(["first", "then"], 0) == OTHERS["suggested_plan"]
+    assert entries.create_script_instruction_entry("Step 1", step=1, script=True) == OTHERS["script_instruction"]
+    assert entries.create_injected_context_entry({"job": 7}) == OTHERS["injected_context"]
+
+
+@pytest.mark.parametrize("build", entries.BUILDERS.values(), ids=entries.BUILDERS)
+def test_a_timestamp_of_zero_is_kept_and_what_nobody_gave_is_absent(build: Callable[..., entries.Entry]) -> None:
+    needed = [one.name for one in inspect.signature(build).parameters.values() if one.default is one.empty]
+    given: dict[str, Any] = {name: {} if name in ("tool_args", "plan") else "x" for name in needed if name != "extra"}
+    assert build(**given, timestamp=0)["timestamp"] == 0
+    made = build(**given, turn_id="", mood="calm")
+    assert "turn_id" not in made
+    assert "timestamp" not in made
+    assert None not in made.values()
+    assert made["mood"] == "calm"
+
+
+def test_a_phase_of_zero_is_kept() -> None:
+    assert entries.create_synthesis_entry("x", "m", 0)["phase_id"] == 0
+
+
+def test_extra_keys_come_last_and_may_replace_what_was_said_before() -> None:
+    made = entries.create_observation_entry("x", type="global_observation", from_worker="w")
+    assert made == {"type": "global_observation", "content": "x", "from_worker": "w"}
+    with pytest.raises(FormatError, match=r"entry\.type: there is no type 'remark'"):
+        entries.create_observation_entry("x", type="remark")
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("hello", "an entry is an object, not str"),
+        ({}, "type: it has no type"),
+        ({"type": "User_Message", "content": "x"}, "type: there is no type 'User_Message'"),
+        ({"type": ["task"], "content": "x"}, "type: there is no type ['task']"),
+        ({"type": "task"}, "content: task needs it"),
+        ({"type": "action", "content": "x", "tool": "t"}, "args: action needs it"),
+        ({"type": "action", "tool": "t", "args": '{"a": 1}'}, "args: an object, not '{\"a\": 1}'"),
+        ({"type": "action", "tool": "", "args": {}}, "tool: a text, not ''"),
+        ({"type": "action", "tool": None, "args": {}}, "tool: a text, not None"),
+        ({"type": "delegation", "worker": "w"}, "task: delegation needs it"),
+        ({"type": "synthesis", "content": "x"}, "from_manager: synthesis needs it"),
+        (
+            {"type": "synthesis", "content": "x", "from_manager": "m", "phase_id": True},
+            "phase_id: a whole number, not True",
+        ),
+        ({"type": "strategic_plan", "content": "first"}, "content: an object, not 'first'"),
+        ({"type": "error", "content": "x", "error_type": 7}, "error_type: a text, not 7"),
+        (
+            {"type": "task", "content": "x", "timestamp": "2026-01-01"},
+            "timestamp: seconds since 1970, not '2026-01-01'",
+        ),
+        ({"type": "task", "content": "x", "timestamp": float("inf")}, "timestamp: seconds since 1970, not inf"),
+        ({"type": "task", "content": "x", "turn_id": 3}, "turn_id: a text, not 3"),
+        ({"type": "task", "content": {"when": object()}}, "it: object is not JSON"),
+        ({"type": "task", "content": "\ud800"}, "it: a lone surrogate at character 0"),
+    ],
+)
+def test_what_is_no_entry_is_told_with_its_field(entry: Any, problem: str) -> None:
+    assert problem in " | ".join(entries.problems(entry))
+    with pytest.raises(FormatError) as raised:
+        entries.checked(entry)
+    assert raised.value.code in ("unknown_entry_type", "invalid_entry")
+
+
+def test_every_problem_is_told_at_once_and_an_unknown_type_names_those_that_there_are() -> None:
+    with pytest.raises(FormatError) as raised:
+        entries.checked({"type": "delegation", "timestamp": "now"}, "entry 3")
+    assert str(raised.value) == (
+        "entry 3: worker: delegation needs it; task: delegation needs it; timestamp: seconds since 1970, not 'now'"
+    )
+    with pytest.raises(FormatError, match=r"Use one of user_message, .*, injected_context") as raised:
+        entries.checked({"type": "thought", "content": "x"})
+    assert raised.value.code == "unknown_entry_type"
+
+
+def test_a_row_of_a_table_with_nulls_is_an_entry() -> None:
+    row = {"type": "error", "content": "x", "error_type": None, "timestamp": None, "turn_id": None, "tool": None}
+    assert entries.problems(row) == []
+
+
+def test_long_texts_are_cut_and_say_how_much_is_missing() -> None:
+    assert entries.truncated("short", 5) == "short"
+    cut = entries.truncated("x" * 1600, entries.LIMITS["observation"])
+    assert cut == "x" * 1500 + "\n[TRUNCATED: 100 chars removed]"
+    assert entries.LIMITS == {
+        "strategic_plan": 2000,
+        "director_context": 4000,
+        "data_model": 6000,
+        "observation": 1500,
+        "tool_args": 500,
+        "previous_output": 5000,
+        "manifest": 6000,
+    }
