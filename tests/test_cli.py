@@ -48,6 +48,7 @@ def test_the_tour_shows_the_format_at_work() -> None:
     ):
         assert sign in done.stdout
     assert "stream_incomplete" in done.stdout
+    assert "verified  5 messages of 2 sessions, 0 damaged" in done.stdout
     assert "0.000654" in done.stdout
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import tempfile
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import msgspec
 from rich.console import Console
@@ -36,8 +39,8 @@ _MOMENT = datetime(2026, 5, 8, 9, 30, tzinfo=UTC)
 def tour() -> None:
     """Show the format at work on an example conversation.
 
-    Six short stops: a conversation, one message as it is stored, a block from the future, a broken history and its
-    repair, a stream that was cut in the middle of a tool call, and the receipt. Needs no key and no network.
+    Seven short stops: a conversation, one message as it is stored, a block from the future, a broken history and its
+    repair, a stream that was cut in the middle of a tool call, the receipt, and the store. Needs no key and no network.
     """
     console = Console()
     messages = example_conversation()
@@ -47,6 +50,8 @@ def tour() -> None:
     _show_repair(console, messages)
     _show_cut_stream(console)
     _show_receipt(console, messages[1])
+    with tempfile.TemporaryDirectory(prefix="dragoman-tour-") as folder:
+        asyncio.run(_show_store(console, messages, Path(folder)))
 
 
 def example_conversation() -> tuple[Message, ...]:
@@ -177,3 +182,27 @@ def _show_receipt(console: Console, message: Message) -> None:
     ids = ToolIds()
     for key in ("anthropic", "openai", "mistral"):
         console.print(f"{key:>10}  {ids.theirs(key, call.id, rows.provider(key).tool_ids)}", highlight=False)
+
+
+async def _show_store(console: Console, messages: tuple[Message, ...], folder: Path) -> None:
+    _stop(
+        console,
+        "7. Kept",
+        "In a file that survives a kill at any instant. A fork copies nothing; every row carries its hash.",
+    )
+
+    def tell(what: str, text: str) -> None:
+        console.print(f"[green]{what:<9}[/green] {escape(text)}", highlight=False)
+
+    async with dragoman.open_store(f"sqlite:///{folder / 'tour.db'}") as store:
+        session = await store.create_session(messages[0].session_id, title="What the README says")
+        rows = await store.append(session.id, messages, idempotency_key="once")
+        again = await store.append(session.id, messages, idempotency_key="once")
+        tell("stored", f"{len(rows)} messages, {store.durability}; asked again, still {again[-1].seq}")
+        fork = await store.fork(session.id, at=1)
+        await store.append(fork.id, messages[0].replace(id=f"{messages[0].id}2", session_id=fork.id))
+        tell("forked", f"at message 1; it has {len(await store.read(fork.id))} now, and the other one {len(rows)}")
+        hit = (await store.search("project foo", role="assistant"))[0]
+        tell("searched", f"'project foo' → message {hit.seq}: {hit.snippet}")
+        seen = await store.verify()
+        tell("verified", f"{seen.messages} messages of {seen.sessions} sessions, {len(seen.damage)} damaged")
