@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from dragoman.dialects import anthropic, openai_chat
 from dragoman.event import fold
-from dragoman.message import ToolUseBlock
+from dragoman.exchange import Reply, StopReason
+from dragoman.message import TextBlock, ToolUseBlock
 
 
 def test_an_input_that_comes_whole_with_the_beginning_of_a_call_is_read() -> None:
@@ -46,3 +49,19 @@ def test_consecutive_results_are_one_user_message_with_the_results_first() -> No
     wire = anthropic.write_request(openai_chat.read_request({"model": "m", "messages": messages})).wire
     assert [message["role"] for message in wire["messages"]] == ["user", "assistant", "user"]
     assert [block["type"] for block in wire["messages"][2]["content"]] == ["tool_result", "tool_result"]
+
+
+@pytest.mark.parametrize(
+    ("word", "reason", "elsewhere"),
+    [
+        ("compaction", StopReason.PAUSED, "pause_turn"),
+        ("model_context_window_exceeded", StopReason.MAX_TOKENS, "max_tokens"),
+        ("of next year", StopReason.UNKNOWN, "end_turn"),
+    ],
+)
+def test_a_word_for_an_end_is_read_and_written_as_it_was(word: str, reason: StopReason, elsewhere: str) -> None:
+    wire = anthropic.write_reply(Reply(content=(TextBlock("Hi."),), stop_reason=StopReason.END_TURN, model="m")).wire
+    reply = anthropic.read_reply({**wire, "stop_reason": word})
+    assert reply.stop_reason is reason
+    assert anthropic.write_reply(reply).wire["stop_reason"] == word
+    assert anthropic.write_reply(reply.replace(provider_raw=None)).wire["stop_reason"] == elsewhere

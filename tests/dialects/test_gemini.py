@@ -343,3 +343,15 @@ def test_every_delta_is_written_at_once_and_foreign_streams_are_accepted() -> No
             assert said(again.content) == said(whole.content), record
             assert (again.stop_reason is StopReason.TOOL_USE) is any(isinstance(b, ToolUseBlock) for b in whole.content)
     assert set(seen) == set(dialects.names())
+
+
+# --- how answers end -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ["STOP", "FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
+def test_an_answer_that_calls_has_ended_to_be_answered_by_whatever_word_it_says_so(word: str) -> None:
+    part = {"functionCall": {"id": "c1", "name": "read_file", "args": {}}}
+    wire = {"candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": word}]}
+    reply = gemini.read_reply(wire)
+    assert (reply.stop_reason, reply.fault) == (StopReason.TOOL_USE, None)
+    assert gemini.write_reply(reply).wire["candidates"][0]["finishReason"] == word

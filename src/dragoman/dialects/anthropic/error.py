@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
-
 from dragoman.dialects.anthropic.blocks import NAME
-from dragoman.dialects.parts.faults import by_status
-from dragoman.dialects.parts.headers import retry_after_s
+from dragoman.dialects.parts.faults import by_status, error_in, fault_of
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.exchange import ErrorClass, Fault, Written
 
@@ -28,16 +25,11 @@ _ERROR_TYPES: Final = {
     "timeout_error": ("timeout", ErrorClass.NETWORK),
     "api_error": ("server_error", ErrorClass.SERVER_ERROR),
 }
-_RETRYABLE: Final = frozenset({ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK})
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
     """What went wrong on the other side."""
-    if isinstance(body, bytes | str):
-        try:
-            body = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            body = None
+    body = error_in(body)
     error = body.get("error") if isinstance(body, dict) else None
     error = error if isinstance(error, dict) else {}
     kind, message = str(error.get("type", "")), str(error.get("message", "no message"))
@@ -46,18 +38,9 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
         sign in message.lower() for sign in ("context", "tokens exceed", "too long", "too large")
     ):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-    return Fault(
-        code=code,
-        message=message,
-        error_class=error_class,
-        retryable=error_class in _RETRYABLE,
-        retry_after_s=retry_after_s(headers),
-        status=status,
-        provider=NAME,
-        provider_code=kind or None,
-        request_id=headers.get("request-id")
-        or (text_or_none(body.get("request_id")) if isinstance(body, dict) else None),
-    )
+    named = text_or_none(body.get("request_id")) if isinstance(body, dict) else None
+    more = {"provider_code": kind or None, "request_id": headers.get("request-id") or named}
+    return fault_of(NAME, (code, error_class), message, status, headers, **more)
 
 
 def write_error(fault: Fault) -> Written:

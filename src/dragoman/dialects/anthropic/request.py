@@ -12,6 +12,7 @@ from dragoman.dialects.anthropic.blocks import NAME, read_block, read_result, wr
 from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls
+from dragoman.dialects.parts.functions import written_tools
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
 from dragoman.errors import FormatError
@@ -76,7 +77,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     wire["messages"] = _written_messages(messages, losses)
     if system:
         wire["system"] = _written_system(system, losses)
-    tools = [written for tool in request.tools if (written := _written_tool(tool, losses)) is not None]
+    tools = written_tools(request.tools, _natural_tool, NAME, losses)
     if tools:
         wire["tools"] = tools
     losses.extend(lost_asides(request, NAME))
@@ -232,16 +233,6 @@ def _natural_tool(tool: ToolDefinition) -> dict[str, Any]:
     if tool.description:
         wire["description"] = tool.description
     return {**wire, "input_schema": tool.input_schema}
-
-
-def _written_tool(tool: ToolDefinition | OpaqueTool, losses: list[Loss]) -> dict[str, Any] | None:
-    if isinstance(tool, OpaqueTool):
-        if tool.dialect == NAME:
-            return tool.wire
-        losses.append(Loss("", "", "tool", NAME, f"a tool that only {tool.dialect} understands"))
-        return None
-    made: dict[str, Any] = restored(_natural_tool(tool), notes_of(tool.provider_raw, NAME).get("residue"))
-    return made
 
 
 def _read_options(body: dict[str, Any]) -> Options:

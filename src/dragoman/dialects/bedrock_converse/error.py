@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
-
 from dragoman.dialects.bedrock_converse.words import NAME
-from dragoman.dialects.parts.faults import by_status
-from dragoman.dialects.parts.headers import retry_after_s
+from dragoman.dialects.parts.faults import by_status, error_in, fault_of
 from dragoman.exchange import ErrorClass, Fault, Written
 
 # The first kind of a code is the one that we write.
@@ -36,17 +33,12 @@ _ERROR_TYPES: Final = {
     "ModelErrorException": ("server_error", ErrorClass.SERVER_ERROR),
     "ModelStreamErrorException": ("server_error", ErrorClass.SERVER_ERROR),
 }
-_RETRYABLE: Final = frozenset({ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK})
 _TOO_LONG: Final = ("too long", "tokens exceed", "exceeds maximum length", "context length", "context window")
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
     """What went wrong on the other side. Its name stands in a header, or in the body of older services."""
-    if isinstance(body, bytes | str):
-        try:
-            body = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            body = None
+    body = error_in(body)
     said = body if isinstance(body, dict) else {}
     if isinstance(said.get("error"), dict):  # what stands between us and Bedrock says it like the others do
         said = said["error"]
@@ -57,17 +49,8 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
     code, error_class = _ERROR_TYPES.get(kind, _by_status(status))
     if error_class is ErrorClass.INVALID_REQUEST and any(sign in message.lower() for sign in _TOO_LONG):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-    return Fault(
-        code=code,
-        message=message,
-        error_class=error_class,
-        retryable=error_class in _RETRYABLE,
-        retry_after_s=retry_after_s(headers),
-        status=status,
-        provider=NAME,
-        provider_code=kind or None,
-        request_id=known.get("x-amzn-requestid"),
-    )
+    more = {"provider_code": kind or None, "request_id": known.get("x-amzn-requestid")}
+    return fault_of(NAME, (code, error_class), message, status, headers, **more)
 
 
 def _by_status(status: int | None) -> tuple[str, ErrorClass]:

@@ -15,6 +15,7 @@ from dragoman.dialects.bedrock_converse.words import NAME
 from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls
+from dragoman.dialects.parts.functions import written_tools
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import FormatError
@@ -60,7 +61,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     top = restored(natural_top(request, notes), notes.get("residue"))
     system = [block for message in request.messages for block in _written_system(message, losses)]
     messages = _written_messages(request.messages, losses)
-    tools = [written for tool in request.tools if (written := _written_tool(tool, losses)) is not None]
+    tools = written_tools(request.tools, _natural_tool, NAME, losses)
     empty = notes.get("empty", ())
     wire: dict[str, Any] = {}
     if messages or "messages" in empty:
@@ -162,13 +163,3 @@ def _natural_tool(tool: ToolDefinition) -> dict[str, Any]:
     if tool.description:
         spec["description"] = tool.description
     return {"toolSpec": {**spec, "inputSchema": {"json": tool.input_schema}}}
-
-
-def _written_tool(tool: ToolDefinition | OpaqueTool, losses: list[Loss]) -> dict[str, Any] | None:
-    if isinstance(tool, OpaqueTool):
-        if tool.dialect == NAME:
-            return tool.wire
-        losses.append(Loss("", "", "tool", NAME, f"a tool that only {tool.dialect} understands"))
-        return None
-    made: dict[str, Any] = restored(_natural_tool(tool), notes_of(tool.provider_raw, NAME).get("residue"))
-    return made

@@ -8,15 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
-
 from dragoman.dialects.cohere.blocks import NAME
-from dragoman.dialects.parts.faults import by_status
-from dragoman.dialects.parts.headers import retry_after_s
+from dragoman.dialects.parts.faults import by_status, error_in, fault_of
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.exchange import ErrorClass, Fault, Written
 
-RETRYABLE: Final = frozenset({ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK})
 _OVERFLOW: Final = ("too many tokens", "context length", "context window", "token limit", "too long")
 _STATUSES: Final = {  # its own, and where it differs from what others mean by them
     None: ("server_error", ErrorClass.SERVER_ERROR),  # in a stream, where the model was already running
@@ -28,11 +24,7 @@ _STATUSES: Final = {  # its own, and where it differs from what others mean by t
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
     """What went wrong on the other side: a sentence, and the id of the request."""
-    if isinstance(body, bytes | str):
-        try:
-            body = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            body = None
+    body = error_in(body)
     error = body if isinstance(body, dict) else {}
     if isinstance(error.get("error"), dict):  # what stands between us and Cohere says it like the others do
         error = error["error"]
@@ -40,16 +32,7 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
     code, error_class = _STATUSES.get(status) or by_status(status)
     if status in (None, 400, 422) and any(sign in message.lower() for sign in _OVERFLOW):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-    return Fault(
-        code=code,
-        message=message,
-        error_class=error_class,
-        retryable=error_class in RETRYABLE,
-        retry_after_s=retry_after_s(headers),
-        status=status,
-        provider=NAME,
-        request_id=text_or_none(error.get("id")),
-    )
+    return fault_of(NAME, (code, error_class), message, status, headers, request_id=text_or_none(error.get("id")))
 
 
 def write_error(fault: Fault) -> Written:

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from dragoman.dialects.cohere.blocks import NAME, cannot_say, natural_message, read_said, was_silent
-from dragoman.dialects.cohere.error import RETRYABLE, read_error, write_error
+from dragoman.dialects.cohere.error import read_error, write_error
 from dragoman.dialects.parts.body import an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.details import Said, lost_details
+from dragoman.dialects.parts.faults import fault_of
 from dragoman.dialects.parts.functions import ended_unusable, without_silence
 from dragoman.dialects.parts.losses import sayable
 from dragoman.dialects.parts.residue import noted, notes_of, restored
@@ -80,10 +81,7 @@ def _read_end(body: dict[str, Any]) -> Fault:
     word = str(body.get("finish_reason"))
     code, error_class = _ENDS[word]
     message = text_or_none(body.get("error")) or f"the answer ended with {word}"
-    retryable = error_class in RETRYABLE
-    return Fault(
-        code=code, message=message, error_class=error_class, retryable=retryable, provider=NAME, provider_code=word
-    )
+    return fault_of(NAME, (code, error_class), message, None, {}, provider_code=word)
 
 
 _SAID: Final = Said(

@@ -21,7 +21,7 @@ from dragoman.dialects.cohere.blocks import (
 from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls
-from dragoman.dialects.parts.functions import read_tool, written_tool
+from dragoman.dialects.parts.functions import natural_tool, read_tool, written_tools
 from dragoman.dialects.parts.losses import lost_failure, lost_options, sayable
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
@@ -69,7 +69,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     top = restored(_written_options(request), notes.get("residue"))
     wire = {key: top[key] for key in ("model",) if key in top}
     wire["messages"] = _written_messages(request.messages, losses)
-    tools = [written for tool in request.tools if (written := written_tool(tool, NAME, losses)) is not None]
+    tools = written_tools(request.tools, natural_tool, NAME, losses)
     if tools:
         wire["tools"] = tools
     elif "empty" in notes:

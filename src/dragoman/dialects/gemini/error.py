@@ -9,10 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
-
 from dragoman.dialects.gemini.spelling import NAME
-from dragoman.dialects.parts.faults import by_status
+from dragoman.dialects.parts.faults import by_status, error_in, fault_of
 from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.dialects.parts.scalars import integer_or_none
 from dragoman.exchange import ErrorClass, Fault, Written
@@ -35,7 +33,6 @@ _STATUSES: Final = {
     "UNKNOWN": ("server_error", ErrorClass.SERVER_ERROR, 500),
     "DATA_LOSS": ("server_error", ErrorClass.SERVER_ERROR, 500),
 }
-_RETRYABLE: Final = frozenset({ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK})
 _SECONDS: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
 _TOO_LONG: Final = re.compile(
     r"exceeds the maximum number of tokens|context (window|length)|input.{0,20}too long", re.I
@@ -44,11 +41,7 @@ _TOO_LONG: Final = re.compile(
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
     """What went wrong on the other side."""
-    if isinstance(body, bytes | str):
-        try:
-            body = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            body = None
+    body = error_in(body)
     if isinstance(body, list) and body:  # streams that are one JSON array fail in one, too
         body = body[0]
     said = body.get("error") if isinstance(body, dict) else None
@@ -62,17 +55,12 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
         code, error_class = "unauthorized", ErrorClass.AUTH
     if error_class is ErrorClass.INVALID_REQUEST and _TOO_LONG.search(message):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-    return Fault(
-        code=code,
-        message=message,
-        error_class=error_class,
-        retryable=error_class in _RETRYABLE,
-        retry_after_s=_retry_after(details, headers),
-        status=status,
-        provider=NAME,
-        provider_code=kind or None,
-        request_id=next((item["requestId"] for item in details if isinstance(item.get("requestId"), str)), None),
-    )
+    more = {
+        "provider_code": kind or None,
+        "request_id": next((item["requestId"] for item in details if isinstance(item.get("requestId"), str)), None),
+        "retry_after_s": _retry_after(details, headers),
+    }
+    return fault_of(NAME, (code, error_class), message, status, headers, **more)
 
 
 def _retry_after(details: list[dict[str, Any]], headers: Mapping[str, str]) -> float | None:

@@ -20,8 +20,9 @@ from dragoman.dialects.gemini.partial import PartialCall, raw_arguments
 from dragoman.dialects.gemini.reply import finish_reason_of, natural_rest, read_rest, read_usage, rest_notes
 from dragoman.dialects.gemini.spelling import NAME, in_camel
 from dragoman.dialects.parts.body import a_list, an_object, unkept
-from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, redacted, stream_error
+from dragoman.dialects.parts.faults import BYTE_ORDER_MARK, HEAD_BYTES, early_end, redacted, stream_error
 from dragoman.dialects.parts.framing import Frame, FramingError, splitter
+from dragoman.dialects.parts.late import Late
 from dragoman.dialects.parts.residue import noted
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import FormatError, JsonError
@@ -47,8 +48,6 @@ OWN_THINKING: Final = {"dialect": NAME, "form": "thought"}  # what is known of r
 _OF_A_RESPONSE: Final = frozenset({"candidates", "usageMetadata", "promptFeedback", *HEAD})
 _RUN_BY_THE_PROVIDER: Final = frozenset({"executableCode", "executable_code", "toolCall", "tool_call"})
 _OF_SILENCE: Final = frozenset({"text", "thought", "thoughtSignature", "thought_signature"})
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-_LATE_CHARACTERS: Final = 4096
 _CHUNK: Final = JsonLimits(
     max_bytes=None, max_depth=150, max_keys=None, integers_of_64_bits=False, unique_keys=False
 )  # two equal keys in arguments are found when the call is read
@@ -80,7 +79,7 @@ class StreamReader:
         self._goes_on = False  # the last part was code that the provider runs
         self._finished = False
         self._done = False
-        self._late = ""
+        self._late = Late(NAME)
         self._over = False
 
     def feed(self, data: bytes) -> list[StreamEvent]:
@@ -101,8 +100,8 @@ class StreamReader:
         The API answers some errors with plain JSON where events were asked for, and a relay with an array.
         """
         data = self._before + data
-        text = data.removeprefix(_BYTE_ORDER_MARK)
-        if not text.strip() or _BYTE_ORDER_MARK.startswith(text):
+        text = data.removeprefix(BYTE_ORDER_MARK)
+        if not text.strip() or BYTE_ORDER_MARK.startswith(text):
             self._before = data
             return b""
         self._before, self._looks = b"", False
@@ -161,7 +160,7 @@ class StreamReader:
             self._done = True
             return
         if self._done:
-            self._keep_late(data.decode("utf-8", "backslashreplace"))
+            self._late.add(data.decode("utf-8", "backslashreplace"))
             return
         try:
             wire = _chunks(data)
@@ -228,7 +227,7 @@ class StreamReader:
             _merge_candidate(self._others.setdefault(index, {}), wire, parts)
             return
         if self._finished and not self._goes_on and not all(map(_is_silent, parts)):
-            self._keep_late(msgspec.json.encode(wire).decode())
+            self._late.add(msgspec.json.encode(wire).decode())
             return
         self._note_candidate(wire, content)
         self._has_parts = self._has_parts or bool(parts)
@@ -351,17 +350,11 @@ class StreamReader:
             events.append(MessageComplete(reply.stop_reason, None, raw))
         self._over = True
 
-    def _keep_late(self, text: str) -> None:
-        self._late = (self._late + text)[:_LATE_CHARACTERS]
-
     def _with_late(self, raw: ProviderRaw | None) -> ProviderRaw | None:
-        self._keep_late(getattr(self._splitter, "late", b"").decode("utf-8", "backslashreplace"))
-        if not self._late:
-            return raw
-        import logging  # noqa: PLC0415  a fifth of the time that importing this package takes
-
-        logging.getLogger("dragoman.stream").warning("ignored what came after the end of a message of %s", NAME)
-        return {"dialect": NAME, **(raw or {}), "late": self._late}
+        behind = getattr(self._splitter, "late", b"")
+        if behind:
+            self._late.add(behind.decode("utf-8", "backslashreplace"))
+        return self._late.noted(raw)
 
     def _fail(self, code: str, message: str, events: list[StreamEvent]) -> None:
         events.append(stream_error(NAME, code, message))

@@ -6,15 +6,14 @@ The one rule: a tool that is not a function (a search, a sandbox) is opaque and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from dragoman.dialects.gemini.schema import lowered, raised
 from dragoman.dialects.gemini.spelling import NAME, in_camel, respelled
 from dragoman.dialects.parts.body import an_object
+from dragoman.dialects.parts.functions import NO_INPUT
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.exchange import Loss, OpaqueTool, SideEffects, ToolDefinition
-
-_NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
 def read_tools(items: list[Any]) -> tuple[ToolDefinition | OpaqueTool, ...]:
@@ -50,7 +49,7 @@ def _read_tool(item: dict[str, Any], group: dict[str, Any]) -> ToolDefinition:
     wire, snake = in_camel(item)
     description = wire.get("description")
     key: str | None = "absent"
-    schema: dict[str, Any] = _NO_PARAMETERS
+    schema: dict[str, Any] = NO_INPUT
     if isinstance(wire.get("parametersJsonSchema"), dict):
         key, schema = None, wire["parametersJsonSchema"]
     elif isinstance(wire.get("parameters"), dict):
@@ -68,7 +67,7 @@ def _natural_tool(tool: ToolDefinition, notes: Mapping[str, Any]) -> dict[str, A
     match notes.get("schema"):
         case "parameters":
             wire["parameters"] = raised(tool.input_schema)
-        case "absent" if tool.input_schema == _NO_PARAMETERS:
+        case "absent" if tool.input_schema == NO_INPUT:
             pass
         case _:
             wire["parametersJsonSchema"] = tool.input_schema

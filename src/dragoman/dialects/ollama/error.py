@@ -8,25 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
-
 from dragoman.dialects.ollama.blocks import NAME
-from dragoman.dialects.parts.faults import by_status
-from dragoman.dialects.parts.headers import retry_after_s
+from dragoman.dialects.parts.faults import by_status, error_in, fault_of
 from dragoman.exchange import ErrorClass, Fault, Written
 
-_RETRYABLE: Final = frozenset({ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK})
 _OVERFLOW: Final = ("context length", "context size", "context window", "input length exceeds", "prompt too long")
 _IN_A_STREAM: Final = ("server_error", ErrorClass.SERVER_ERROR)  # there is no status, and the model was running
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
     """What went wrong on the other side: a sentence, and hardly ever more."""
-    if isinstance(body, bytes | str):
-        try:
-            body = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            body = None
+    body = error_in(body)
     error = body.get("error") if isinstance(body, dict) else None
     if isinstance(error, dict):
         error = error.get("message")
@@ -34,15 +26,7 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
     code, error_class = by_status(status) if status is not None else _IN_A_STREAM
     if any(sign in message.lower() for sign in _OVERFLOW):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-    return Fault(
-        code=code,
-        message=message,
-        error_class=error_class,
-        retryable=error_class in _RETRYABLE,
-        retry_after_s=retry_after_s(headers),
-        status=status,
-        provider=NAME,
-    )
+    return fault_of(NAME, (code, error_class), message, status, headers)
 
 
 def write_error(fault: Fault) -> Written:

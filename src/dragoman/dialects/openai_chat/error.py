@@ -11,8 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.dialects.openai_chat.blocks import NAME
-from dragoman.dialects.parts.faults import by_status
-from dragoman.dialects.parts.headers import retry_after_s
+from dragoman.dialects.parts.faults import by_status, error_in, fault_of
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.exchange import ErrorClass, Fault, Written
 
@@ -51,7 +50,6 @@ _WRITTEN_WORDS: Final = {  # type and code, as OpenAI pairs them
     "overloaded": ("server_error", "engine_overloaded"),
     "timeout": ("server_error", "timeout"),
 }
-_RETRYABLE: Final = frozenset({ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK})
 _OVERFLOW: Final = (
     "context length",
     "context size",
@@ -73,27 +71,19 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
         found = by_status(said)
     if found[1] is ErrorClass.INVALID_REQUEST and any(sign in message.lower() for sign in _OVERFLOW):
         found = ("context_overflow", ErrorClass.CONTEXT_OVERFLOW)
-    return Fault(
-        code=found[0],
-        message=message,
-        error_class=found[1],
-        retryable=found[1] in _RETRYABLE,
-        retry_after_s=retry_after_s(headers),
-        status=status,
-        provider=NAME,
-        provider_code=words[0] if words else str(code) if code is not None else None,
-        request_id=headers.get("x-request-id") or text_or_none(error.get("request_id")),
-    )
+    more = {
+        "provider_code": words[0] if words else str(code) if code is not None else None,
+        "request_id": headers.get("x-request-id") or text_or_none(error.get("request_id")),
+    }
+    return fault_of(NAME, found, message, status, headers, **more)
 
 
 def _error_object(body: Any) -> dict[str, Any]:
     """The error, wherever vendors put it: under ``error``, as a text, under ``detail``, in a list, or bare."""
-    if isinstance(body, bytes | str):
-        try:
-            body = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            text = body if isinstance(body, str) else body.decode("utf-8", "replace")
-            return {"message": text[:1024]}
+    given, body = body, error_in(body)
+    if body is None and isinstance(given, bytes | str):
+        text = given if isinstance(given, str) else given.decode("utf-8", "replace")
+        return {"message": text[:1024]}
     if isinstance(body, list) and body:
         body = body[0]
     match body:

@@ -27,6 +27,7 @@ from dragoman.dialects.openai_chat.quirks import finish, fitted
 from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls
+from dragoman.dialects.parts.functions import natural_tool, read_tool, written_tool
 from dragoman.dialects.parts.losses import lost_failure
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none, texts_of
@@ -38,7 +39,6 @@ from dragoman.exchange import (
     Reasoning,
     Request,
     ResponseFormat,
-    SideEffects,
     ToolChoice,
     ToolDefinition,
     Written,
@@ -50,7 +50,6 @@ _CHOICES: Final = {"auto": "auto", "none": "none", "required": "required", "any"
 _ROLES: Final = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
 _FORMATS: Final = {"text": "text", "json_object": "json"}
 _APART: Final = ("messages", "tools", "functions")  # parts of a request that are read one by one
-_NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 
 
 @from_body
@@ -92,7 +91,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
     wire = {key: top[key] for key in ("model",) if key in top}
     wire["messages"] = [made for message in request.messages for made in _written_messages(message, losses)]
     for tool in request.tools:
-        made = _written_tool(tool, losses)
+        made = written_tool(tool, NAME, losses, _natural_tool)
         legacy = isinstance(tool, ToolDefinition) and notes_of(tool.provider_raw, NAME).get("form") == "function"
         if made is not None:
             wire.setdefault("functions" if legacy else "tools", []).append(made)
@@ -189,53 +188,24 @@ def _natural_result(result: ToolResultBlock, notes: Mapping[str, Any]) -> dict[s
 
 def _read_tools(body: dict[str, Any]) -> tuple[ToolDefinition | OpaqueTool, ...]:
     tools = [
-        plain_tool(tool) or _read_tool(an_object(tool, "$.tools"))
+        plain_tool(tool) or read_tool(an_object(tool, "$.tools"), NAME)
         for tool in a_list(body.get("tools") or [], "$.tools")
     ]
     functions = a_list(body.get("functions") or [], "$.functions")
     return (*tools, *(_read_function(an_object(tool, "$.functions")) for tool in functions))
 
 
-def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
-    function = wire.get("function")
-    if wire.get("type", "function") != "function" or not isinstance(function, dict):
-        return OpaqueTool(NAME, wire)
-    tool = _definition(function)
-    return tool.replace(provider_raw=noted(NAME, _natural_tool(tool), wire)) if tool else OpaqueTool(NAME, wire)
-
-
 def _read_function(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
     """A tool as it was written before there were any others."""
-    tool = _definition(wire)
-    if tool is None:
-        raise FormatError("a function has a name and an object of parameters", where="$.functions")
-    return tool.replace(provider_raw=noted(NAME, _natural_tool(tool)["function"], wire, form="function"))
-
-
-def _definition(function: dict[str, Any]) -> ToolDefinition | None:
-    name, description = function.get("name"), function.get("description")
-    schema = function.get("parameters", _NO_PARAMETERS)
-    if not isinstance(name, str) or not isinstance(schema, dict):
-        return None
-    return ToolDefinition(name, description if isinstance(description, str) else "", schema, SideEffects.EXECUTE)
+    tool = read_tool({"type": "function", "function": wire}, NAME)
+    if isinstance(tool, OpaqueTool):
+        raise FormatError("a function has a name", where="$.functions")
+    return tool.replace(provider_raw=noted(NAME, natural_tool(tool)["function"], wire, form="function"))
 
 
 def _natural_tool(tool: ToolDefinition) -> dict[str, Any]:
-    described = {"description": tool.description} if tool.description else {}
-    return {"type": "function", "function": {"name": tool.name, **described, "parameters": tool.input_schema}}
-
-
-def _written_tool(tool: ToolDefinition | OpaqueTool, losses: list[Loss]) -> dict[str, Any] | None:
-    if isinstance(tool, OpaqueTool):
-        if tool.dialect == NAME:
-            return tool.wire
-        losses.append(Loss("", "", "tool", NAME, f"a tool that only {tool.dialect} understands"))
-        return None
-    notes = notes_of(tool.provider_raw, NAME)
-    natural = _natural_tool(tool)
-    made: dict[str, Any] = natural["function"] if notes.get("form") == "function" else natural
-    made = restored(made, notes.get("residue"))
-    return made
+    function: dict[str, Any] = natural_tool(tool)
+    return function["function"] if notes_of(tool.provider_raw, NAME).get("form") == "function" else function
 
 
 def _spelled(body: dict[str, Any]) -> dict[str, str]:

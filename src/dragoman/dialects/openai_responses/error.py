@@ -9,11 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
-
 from dragoman.dialects.openai_responses.blocks import NAME
-from dragoman.dialects.parts.faults import by_status
-from dragoman.dialects.parts.headers import retry_after_s
+from dragoman.dialects.parts.faults import by_status, error_in, fault_of
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.exchange import ErrorClass, Fault, Written
 
@@ -47,17 +44,12 @@ _KINDS: Final = {  # what the wire calls the type of an error, beside its code
     ErrorClass.INVALID_REQUEST: "invalid_request_error",
     ErrorClass.CONTEXT_OVERFLOW: "invalid_request_error",
 }
-_RETRYABLE: Final = frozenset({ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK})
 _NAMED_REQUEST: Final = re.compile(r"request ID (req_\w+)")  # inside a stream only the message names it
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
     """What went wrong on the other side."""
-    if isinstance(body, bytes | str):
-        try:
-            body = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            body = None
+    body = error_in(body)
     words, message = _said_of_error(body)
     known = [_ERROR_CODES[word] for word in words if word in _ERROR_CODES]
     code, error_class = known[0] if known else by_status(status)
@@ -67,17 +59,11 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
         sign in message.lower() for sign in ("context window", "context length", "maximum context")
     ):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
-    return Fault(
-        code=code,
-        message=message,
-        error_class=error_class,
-        retryable=error_class in _RETRYABLE,
-        retry_after_s=retry_after_s(headers),
-        status=status,
-        provider=NAME,
-        provider_code=words[0] if words else None,
-        request_id=headers.get("x-request-id") or _request_id(body, message),
-    )
+    more = {
+        "provider_code": words[0] if words else None,
+        "request_id": headers.get("x-request-id") or _request_id(body, message),
+    }
+    return fault_of(NAME, (code, error_class), message, status, headers, **more)
 
 
 def _request_id(body: Any, message: str) -> str | None:

@@ -64,7 +64,6 @@ from dragoman.event import (
 from dragoman.exchange import Reply, StopReason
 from dragoman.message import ProviderRaw, Role, TextBlock, ThinkingBlock
 
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _KEPT_BYTES: Final = 4096
 
 
@@ -107,8 +106,7 @@ class StreamReader:
         if self._end is not None:
             self._complete(self._end, events)
         elif not self._is_over:
-            head = self._head.removeprefix(_BYTE_ORDER_MARK) if self._head is not None else None
-            self._fail(early_end(NAME, head, self._splitter.tail), events)
+            self._fail(early_end(NAME, self._head, self._splitter.tail), events)
         return events
 
     def _take(self, data: bytes, events: list[StreamEvent]) -> None:

@@ -22,6 +22,7 @@ from dragoman.dialects.openai_responses.blocks import (
 from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls
+from dragoman.dialects.parts.functions import NO_INPUT, written_tools
 from dragoman.dialects.parts.quirks import REFUSALS, without_refused
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none
@@ -98,7 +99,7 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
     items = _written_input(messages, losses)
     if items or not notes.get("absent"):
         wire["input"] = items
-    tools = [written for tool in request.tools if (written := _written_tool(tool, losses)) is not None]
+    tools = written_tools(request.tools, _natural_tool, NAME, losses)
     if tools:
         wire["tools"] = tools
     wire.update((key, value) for key, value in notes.get("empty", {}).items() if not wire.get(key))
@@ -203,15 +204,12 @@ def _written_input(messages: list[Message], losses: list[Loss]) -> Any:
     return items
 
 
-_NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
-
-
 def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
     name, schema = wire.get("name"), wire.get("parameters")
     if wire.get("type") != "function" or not isinstance(name, str) or not isinstance(schema, dict | None):
         return OpaqueTool(NAME, wire)
     description = text_or_none(wire.get("description")) or ""
-    tool = ToolDefinition(name, description, _NO_PARAMETERS if schema is None else schema, SideEffects.EXECUTE)
+    tool = ToolDefinition(name, description, dict(NO_INPUT) if schema is None else schema, SideEffects.EXECUTE)
     return tool.replace(provider_raw=noted(NAME, _natural_tool(tool), wire))
 
 
@@ -221,16 +219,6 @@ def _natural_tool(tool: ToolDefinition) -> dict[str, Any]:
         wire["description"] = tool.description
     # Not strict, and said so: without a word this API makes every parameter a required one.
     return {**wire, "parameters": tool.input_schema, "strict": False}
-
-
-def _written_tool(tool: ToolDefinition | OpaqueTool, losses: list[Loss]) -> dict[str, Any] | None:
-    if isinstance(tool, OpaqueTool):
-        if tool.dialect == NAME:
-            return tool.wire
-        losses.append(Loss("", "", "tool", NAME, f"a tool that only {tool.dialect} understands"))
-        return None
-    made: dict[str, Any] = restored(_natural_tool(tool), notes_of(tool.provider_raw, NAME).get("residue"))
-    return made
 
 
 def _read_options(body: dict[str, Any]) -> Options:

@@ -1,8 +1,10 @@
-"""How a stream goes wrong, and what an HTTP status says: the same for every dialect.
+"""How a stream goes wrong, and what an answer says that is an error: the same for every dialect.
 
     stream_error(dialect, code, message, **kept)   the event that ends a damaged stream
     early_end(dialect, head, tail)                 the event for a stream that ended before its message did
+    error_in(body)                                 what the body of an error says, if it is JSON
     by_status(status)                              code and class of a failure that only its status explains
+    fault_of(dialect, found, message, …)           the fault, with whether and when to try again
 
 The one rule: what arrived is kept, cut to a few kilobytes, and with what looks like a key taken out.
 """
@@ -10,17 +12,22 @@ The one rule: what arrived is kept, cut to a few kilobytes, and with what looks 
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
+import msgspec
+
+from dragoman.dialects.parts.headers import retry_after_s
 from dragoman.event import StreamError
 from dragoman.exchange import ErrorClass, Fault
 
 HEAD_BYTES: Final = 1024
 _TAIL_BYTES: Final = 4096
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _SECRET: Final = re.compile(
     r"(?i)(bearer\s+|\b(?:sk|pk|gsk|xai|key)[-_]|api[-_ ]?key[\"']?\s*[:=]\s*[\"']?)[\w.~+/-]{6,}"
 )
+_RETRYABLE: Final = frozenset({ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK})
 _OF_THE_NETWORK: Final = ("stream_incomplete", "stream_broken")
 
 
@@ -37,7 +44,7 @@ def early_end(dialect: str, head: bytes | None, tail: bytes) -> StreamError:
 
     ``head`` holds the first bytes if no event ever came out of them, ``tail`` those of an unfinished event.
     """
-    head = head and head.removeprefix(_BYTE_ORDER_MARK)
+    head = head and head.removeprefix(BYTE_ORDER_MARK)
     begin = b"" if head is None else head.lstrip()[:1]
     if head is not None and not begin:
         return stream_error(dialect, "empty_response", "nothing came")
@@ -51,6 +58,38 @@ def early_end(dialect: str, head: bytes | None, tail: bytes) -> StreamError:
 def redacted(head: bytes) -> str:
     """The first kilobyte as text, without what looks like a key."""
     return _SECRET.sub(r"\1***", head[:HEAD_BYTES].decode("utf-8", "backslashreplace"))
+
+
+def error_in(body: Any) -> Any:
+    """What the body of an error says: as it was given, or as it reads; ``None`` if it is no JSON."""
+    if not isinstance(body, bytes | str):
+        return body
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def fault_of(
+    dialect: str,
+    found: tuple[str, ErrorClass],
+    message: str,
+    status: int | None,
+    headers: Mapping[str, str],
+    **more: Any,
+) -> Fault:
+    """The fault that an answer tells of. ``found`` is its code and its class."""
+    code, error_class = found
+    known = {"retry_after_s": retry_after_s(headers), **more}
+    return Fault(
+        code=code,
+        message=message,
+        error_class=error_class,
+        retryable=error_class in _RETRYABLE,
+        status=status,
+        provider=dialect,
+        **known,
+    )
 
 
 def by_status(status: int | None) -> tuple[str, ErrorClass]:

@@ -2,6 +2,7 @@
 
     read_tool(wire, dialect) -> tool                a definition, or the whole of it if it is another kind of tool
     written_tool(tool, dialect, losses) -> wire     None for a tool that only another dialect understands
+    written_tools(tools, natural, dialect, losses)  the tools of a request, in whatever shape ``natural`` gives them
     read_arguments(text) -> value, problem          the input of a call that travels as a text
     without_silence(reply, was_silent) -> reply     a call cut before its input is no call without input
     ended_unusable(reply, dialect)                  whether it ended like any reply, and only we found that it failed
@@ -11,7 +12,7 @@ The one rule: an input that is no JSON object is never replaced by an empty one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from dragoman.dialects.parts.residue import noted, notes_of, restored
@@ -20,11 +21,13 @@ from dragoman.exchange import Loss, OpaqueTool, Reply, SideEffects, StopReason, 
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import ContentBlock, InvalidToolUseBlock, ToolUseBlock
 
+Tool = ToolDefinition | OpaqueTool
+Natural = Callable[[ToolDefinition], dict[str, Any]]
 UNUSABLE: Final = ("tool_input_invalid", "tool_input_truncated", "empty_response")  # what only we find wrong
 NO_INPUT: Final[dict[str, Any]] = {"type": "object", "properties": {}}  # the schema of a tool that came without one
 
 
-def read_tool(wire: dict[str, Any], dialect: str) -> ToolDefinition | OpaqueTool:
+def read_tool(wire: dict[str, Any], dialect: str) -> Tool:
     """A tool as we know it, with what is left over; else the whole of it, opaque."""
     function = wire.get("function")
     if wire.get("type", "function") != "function" or not isinstance(function, dict):
@@ -44,14 +47,22 @@ def natural_tool(tool: ToolDefinition) -> dict[str, Any]:
     return {"type": "function", "function": {"name": tool.name, **described, "parameters": tool.input_schema}}
 
 
-def written_tool(tool: ToolDefinition | OpaqueTool, dialect: str, losses: list[Loss]) -> dict[str, Any] | None:
+def written_tools(tools: Iterable[Tool], natural: Natural, dialect: str, losses: list[Loss]) -> list[dict[str, Any]]:
+    """The tools as they stand on the wire. ``natural`` is what we would write if nobody had noted anything."""
+    made = (written_tool(tool, dialect, losses, natural) for tool in tools)
+    return [wire for wire in made if wire is not None]
+
+
+def written_tool(
+    tool: Tool, dialect: str, losses: list[Loss], natural: Natural = natural_tool
+) -> dict[str, Any] | None:
     """The tool as it stands on the wire."""
     if isinstance(tool, OpaqueTool):
         if tool.dialect == dialect:
             return tool.wire
         losses.append(Loss("", "", "tool", dialect, f"a tool that only {tool.dialect} understands"))
         return None
-    made: dict[str, Any] = restored(natural_tool(tool), notes_of(tool.provider_raw, dialect).get("residue"))
+    made: dict[str, Any] = restored(natural(tool), notes_of(tool.provider_raw, dialect).get("residue"))
     return made
 
 

@@ -20,14 +20,13 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.dialects.parts.body import unkept
-from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, redacted, stream_error
+from dragoman.dialects.parts.faults import BYTE_ORDER_MARK, HEAD_BYTES, early_end, redacted, stream_error
 from dragoman.dialects.parts.framing import Frame, FramingError, splitter
 from dragoman.dialects.parts.late import Late
 from dragoman.errors import FormatError, JsonError
 from dragoman.event import MessageComplete, StreamError, StreamEvent
 
 _KEPT_BYTES: Final = 4096
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _DONE: Final = (b"[DONE]", b'"[DONE]"')
 
 
@@ -102,7 +101,7 @@ class FrameReader:
                 break
 
     def _take(self, frame: Frame, events: list[StreamEvent]) -> None:
-        data = frame.data.removeprefix(_BYTE_ORDER_MARK) if self._head is not None else frame.data
+        data = frame.data.removeprefix(BYTE_ORDER_MARK) if self._head is not None else frame.data
         if data.strip() in _DONE:
             self._take_done(events)
         elif self._end is not None:
@@ -156,9 +155,7 @@ class FrameReader:
 
     def _cut(self) -> StreamError:
         head, tail = self._head, self._splitter.tail
-        if head is not None:
-            head = head.removeprefix(_BYTE_ORDER_MARK)
-        if self._is_by_line and tail.removeprefix(_BYTE_ORDER_MARK)[:1] == b"{":
+        if self._is_by_line and tail.removeprefix(BYTE_ORDER_MARK)[:1] == b"{":
             head = None  # the first line, cut
         return early_end(self._dialect, head, tail)
 

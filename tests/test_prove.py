@@ -1,0 +1,63 @@
+"""Which recordings ``dragoman prove`` compares, and which are broken themselves."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from dragoman.cli.prove import Proof, proof_of
+
+
+def chunk(finish_reason: str | None = None, **delta: Any) -> str:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    return f"data: {json.dumps({'id': 'c1', 'model': 'm', 'choices': [choice]})}\n\n"
+
+
+def call(arguments: str) -> dict[str, Any]:
+    return {"tool_calls": [{"index": 0, "id": "x", "function": {"name": "f", "arguments": arguments}}]}
+
+
+SAID, STOP, DONE = chunk(role="assistant", content="Hi."), chunk("stop"), "data: [DONE]\n\n"
+WHOLE = {
+    "a proper end": SAID + STOP + DONE,
+    "a call whose input is no JSON": chunk(**call("{a")) + chunk("tool_calls") + DONE,
+    "a call whose input was cut at the limit": chunk(**call('{"a"')) + chunk("length") + DONE,
+    "nothing said": chunk(role="assistant", content="") + STOP + DONE,
+}
+BROKEN = {
+    "cut": (SAID, "stream_incomplete"),
+    "a call that was cut with the stream": (chunk(**call('{"a"')), "stream_incomplete"),
+    "an error": (SAID + 'data: {"error": {"message": "too much", "code": "rate_limit_exceeded"}}\n\n', "too much"),
+    "no reason": (SAID + DONE, "stream_incomplete"),
+    "nothing came": (": ping\n\n", "stream_incomplete"),
+}
+
+
+def proved(stream: str, provider: str = "openai-chat") -> Proof:
+    record = {"id": "r", "dialect": "openai-chat", "provider": provider, "stream": stream, "stream_format": "sse"}
+    return proof_of([record], Proof(Counter(), [], []))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_stream_that_arrived_whole_is_compared_whatever_we_find_wrong_with_it(name: str) -> None:
+    proof = proved(WHOLE[name])
+    assert (proof.failures, proof.broken, sum(proof.equal.values())) == ([], [], 1)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_stream_that_was_cut_or_ended_in_an_error_is_broken_itself(name: str) -> None:
+    stream, reason = BROKEN[name]
+    proof = proved(stream)
+    assert (proof.failures, sum(proof.equal.values())) == ([], 0)
+    (found,) = proof.broken
+    assert reason in found.difference
+
+
+def test_what_is_known_of_a_provider_is_known_when_its_streams_are_read() -> None:
+    proof = proved(SAID + DONE, "snowflake")
+    assert (proof.failures, proof.broken, sum(proof.equal.values())) == ([], [], 1)
+    assert proved(SAID, "snowflake").broken
+    assert proved(SAID + DONE, "nobody that the catalog knows").broken
