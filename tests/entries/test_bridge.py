@@ -135,7 +135,7 @@ def test_what_is_no_entry_is_refused_with_its_number() -> None:
 
 
 def test_actions_are_calls_and_observations_their_results_in_order() -> None:
-    trace = [
+    trace: list[Entry] = [
         {"type": "user_message", "content": "List all"},
         {"type": "task", "content": "List all"},
         {"type": "action", "tool": "list_tables", "args": {"schema": "public"}},
@@ -158,7 +158,7 @@ def test_actions_are_calls_and_observations_their_results_in_order() -> None:
 
 
 def test_a_delegation_is_a_call_and_plans_contexts_syntheses_and_broadcasts_are_words() -> None:
-    trace = [
+    trace: list[Entry] = [
         EXAMPLES["task"],
         EXAMPLES["director_context"],
         EXAMPLES["strategic_plan"],
@@ -198,7 +198,7 @@ def test_what_other_agents_did_is_told_and_not_taken_for_a_call_of_one_s_own() -
 
 
 def test_long_parts_are_cut_as_the_framework_does_and_named_as_losses() -> None:
-    trace = [
+    trace: list[Entry] = [
         {"type": "task", "content": "t" * 9000},
         {"type": "strategic_plan", "content": {"p": "p" * 3000}},
         {"type": "action", "tool": "read", "args": {"a": "a" * 600}},
@@ -230,7 +230,7 @@ def test_a_call_that_was_never_observed_is_answered_so() -> None:
 
 @pytest.mark.parametrize("dialect", [anthropic, openai_chat], ids=["anthropic", "openai_chat"])
 def test_a_provider_can_be_given_the_history(dialect: Any) -> None:
-    trace = [
+    trace: list[Entry] = [
         EXAMPLES["user_message"],
         EXAMPLES["action"],
         EXAMPLES["action"],

@@ -168,6 +168,7 @@ class _Thread:
 
     def _work(self) -> None:
         self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
     def run(self, question: Coroutine[Any, Any, Result]) -> Result:

@@ -10,6 +10,7 @@ the time in). The one rule: a field that nobody gave is absent, never null.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from dragoman.entries import types
@@ -158,7 +159,7 @@ def _made(entry: Entry, timestamp: float | None, turn_id: str | None, extra: Ent
     return checked(entry | extra)
 
 
-BUILDERS: Final = {
+BUILDERS: Final[dict[str, Callable[..., Entry]]] = {
     types.USER_MESSAGE: create_user_message,
     types.ASSISTANT_MESSAGE: create_assistant_message,
     types.TASK: create_task_entry,

@@ -1,0 +1,315 @@
+"""The names of the framework: examples run as they are printed, and memories that live in this process."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from dragoman import agent_framework, entries
+from dragoman.agent_framework import (
+    DefaultHistoryFilter,
+    DragomanMessageStore,
+    HierarchicalMessageStoreMemory,
+    HierarchicalSharedMemory,
+    InMemoryMemory,
+    ManagerHistoryFilter,
+    MessageStoreMemory,
+    OrchestratorHistoryFilter,
+    SharedInMemoryMemory,
+    constants,
+    describe_preset,
+    forget_namespace,
+    get_memory_preset,
+    list_memory_presets,
+)
+from dragoman.agent_framework.utils import message_builder
+from dragoman.errors import FormatError, StoreUnusableError
+from tests.agent_framework.database import EXAMPLES, database, example, insert, ran
+
+# --- the examples of the specification -------------------------------------------------------------------------------
+
+
+def test_the_constants_of_the_example_are_what_it_says() -> None:
+    module = ran(example("constants"))
+    printed = re.findall(r'^ +([A-Z_]+), +# "(\w+)"$', (EXAMPLES / "constants.txt").read_text("utf-8"), re.MULTILINE)
+    assert len(printed) == 15
+    assert [(name, getattr(module, name)) for name, _ in printed] == printed
+
+
+def test_the_builders_of_the_example_give_its_messages() -> None:
+    module = ran(example("builders"))
+    assert module.user_msg == {
+        "type": "user_message",
+        "content": "List all tables",
+        "timestamp": 1234567890.0,
+        "turn_id": "turn_1",
+    }
+    assert module.action_msg == {
+        "type": "action",
+        "tool": "list_tables",
+        "args": {"schema": "public"},
+        "timestamp": 1234567890.5,
+        "turn_id": "turn_1",
+    }
+    assert module.delegation_msg == {
+        "type": "delegation",
+        "worker": "powerbi-analysis",
+        "task": "List all tables",
+        "timestamp": 1234567890.5,
+        "turn_id": "turn_1",
+    }
+
+
+class ManagerAgent:
+    """The framework's agent, as far as it has to do with its memory."""
+
+    def __init__(self, planner: Any, memory: Any, workers: Any, policies: Any) -> None:
+        self.history = memory.get_history()
+
+
+def test_the_database_store_of_the_example_works_as_it_is_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework = ModuleType("agent_framework")
+    framework.ManagerAgent = ManagerAgent  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "agent_framework", framework)
+    connection = database()
+    insert(connection, "job_123", None, message_builder.create_user_message("List all tables", 1.0, "turn_1"))
+    insert(connection, "job_123", "orchestrator", message_builder.create_task_entry("List all tables", 2.0, "turn_1"))
+    insert(connection, "job_123", "orchestrator", message_builder.create_action_entry("list_tables", {}, 3.0, "turn_1"))
+    insert(connection, "job_123", None, message_builder.create_global_observation_entry("seen", "w", timestamp=2.5))
+    insert(connection, "job_124", None, message_builder.create_user_message("Another job", 1.5))
+    code = example("database_store").replace(
+        "from dragoman.agent_framework import ManagerAgent", "from agent_framework import ManagerAgent"
+    )
+    given = dict.fromkeys(("planner", "workers", "policies"))
+    module = ran(code, db_connection=connection, **given)
+    assert [(entry["type"], entry["timestamp"]) for entry in module.agent.history] == [
+        ("user_message", 1.0),
+        ("task", 2.0),
+        ("global_observation", 2.5),
+        ("action", 3.0),
+    ]
+    assert module.agent.history[0] == {
+        "type": "user_message",
+        "content": "List all tables",
+        "timestamp": 1.0,
+        "turn_id": "turn_1",
+    }
+    connection.close()
+
+
+def test_the_agents_are_the_framework_s_and_importing_one_from_here_says_so() -> None:
+    with pytest.raises(ImportError, match="import it from agent_framework, and give it a memory"):
+        ran("from dragoman.agent_framework import ManagerAgent")
+    with pytest.raises(ImportError, match="cannot import name 'Nothing'"):
+        ran("from dragoman.agent_framework import Nothing")
+
+
+def test_the_names_of_the_package_are_all_there_and_sorted() -> None:
+    for module in (agent_framework, constants, message_builder):
+        assert sorted(module.__all__) == module.__all__
+        assert all(hasattr(module, name) for name in module.__all__)
+    assert constants.CONVERSATION_TYPES == ["user_message", "assistant_message"], "a list, as the framework has it"
+    assert {name for name in dir(entries) if name.startswith("create_")} <= set(message_builder.__all__)
+
+
+# --- builders --------------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_that_is_given_no_time_has_that_of_now_and_one_of_zero_keeps_it() -> None:
+    before = time.time()
+    made = message_builder.create_error_entry("x", turn_id="turn_1")
+    assert before <= made["timestamp"] <= time.time()
+    assert list(made) == ["type", "content", "timestamp", "turn_id"]
+    assert message_builder.create_error_entry("x", timestamp=0)["timestamp"] == 0
+    assert message_builder.create_error_entry("x", "T", 0.0)["timestamp"] == 0.0
+    with pytest.raises(FormatError, match="tool: a text, not ''"):
+        message_builder.create_action_entry("", {})
+
+
+def test_every_type_is_described_by_what_its_builder_takes() -> None:
+    assert list(message_builder.AVAILABLE_MESSAGE_TYPES) == list(entries.BUILDERS)
+    info = message_builder.get_message_type_info("action")
+    assert info is not None
+    assert info["builder"] is message_builder.create_action_entry
+    assert (info["required_fields"], info["optional_fields"]) == (["tool_name", "tool_args"], ["timestamp", "turn_id"])
+    plan = message_builder.get_message_type_info("strategic_plan")
+    assert plan is not None
+    assert (plan["constant"], plan["required_fields"]) == ("strategic_plan", ["plan"])
+    assert message_builder.get_message_type_info("thought") is None
+
+
+def test_rows_of_a_job_become_a_history_with_every_field() -> None:
+    job = {
+        "conversation": [
+            {"role": "user", "content": "hi", "timestamp": 0, "mood": "calm"},
+            {"role": "system", "content": "no"},
+            {"role": "assistant", "content": "hello"},
+        ],
+        "execution_traces": [
+            {"type": "delegation", "worker": "w", "task": "t"},
+            {"type": "thought", "content": "no"},
+        ],
+    }
+    assert message_builder.prepare_history_from_job_data(job) == [
+        {"type": "user_message", "content": "hi", "timestamp": 0, "mood": "calm"},
+        {"type": "assistant_message", "content": "hello"},
+        {"type": "delegation", "worker": "w", "task": "t"},
+    ]
+    assert message_builder.prepare_history_from_job_data({}) == []
+    with pytest.raises(ValueError, match="there is one format"):
+        message_builder.prepare_history_from_job_data({}, "other")
+
+
+# --- memories --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["message_store", "location", "agent_key"])
+def test_a_memory_needs_a_store_a_location_and_a_key(missing: str) -> None:
+    given: dict[str, Any] = {"message_store": object(), "location": "job_1", "agent_key": "a"}
+    for memory in (MessageStoreMemory, HierarchicalMessageStoreMemory):
+        for nothing in (None, ""):
+            with pytest.raises(ValueError, match=f"needs a {missing}"):
+                memory(**{**given, missing: nothing})
+
+
+class Counted:
+    """A store that notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("get_") or name == "get_merged_history":
+            raise AttributeError(name)
+        self.asked.append(name)
+        return lambda *_: []
+
+
+def test_a_store_of_any_kind_is_asked_for_its_views_and_for_a_team_only_if_there_is_one() -> None:
+    store = Counted()
+    assert HierarchicalMessageStoreMemory(store, "job_1", "a").get_history() == []
+    assert store.asked == ["get_conversation_messages", "get_agent_messages", "get_global_messages"]
+    HierarchicalMessageStoreMemory(store, "job_1", "a", ["b"]).get_history()
+    assert store.asked[3:] == [
+        *("get_conversation_messages", "get_agent_messages", "get_team_messages", "get_global_messages"),
+    ]
+
+
+def test_a_memory_of_one_s_own_is_nobody_else_s() -> None:
+    first, second = InMemoryMemory("a"), InMemoryMemory("a")
+    given = {"type": "task", "content": "x"}
+    first.add(given)
+    given["content"] = "changed"
+    first.get_history()[0]["content"] = "changed"
+    assert first.get_history() == [{"type": "task", "content": "x"}]
+    assert second.get_history() == []
+
+
+@pytest.fixture
+def namespace(request: pytest.FixtureRequest) -> Any:
+    yield request.node.name
+    forget_namespace(request.node.name)
+
+
+def test_agents_of_a_namespace_share_the_conversation_and_what_is_told_to_all(namespace: str) -> None:
+    one, two = SharedInMemoryMemory(namespace, "one"), SharedInMemoryMemory(namespace, "two")
+    manager = HierarchicalSharedMemory(namespace, "manager", subordinates=["one", "two"])
+    one.add_conversation_turn("user", "hi")
+    one.add({"type": "task", "content": 1})
+    two.add_global({"type": "global_observation", "content": 2})
+    two.add({"type": "task", "content": 3})
+    manager.add({"type": "delegation", "worker": "one", "task": "4"})
+    one.add_conversation_turn("assistant", "bye")
+    assert [entry["content"] for entry in one.get_history()] == ["hi", 1, 2, "bye"]
+    assert [entry["content"] for entry in two.get_history()] == ["hi", 2, 3, "bye"]
+    assert [entry["type"] for entry in manager.get_history()] == [
+        *("user_message", "task", "global_observation", "task", "delegation", "assistant_message"),
+    ]
+    assert one.get_global_updates() == [{"type": "global_observation", "content": 2}]
+    assert "timestamp" in one.get_history()[0]
+    with pytest.raises(ValueError, match="a turn is of 'user' or 'assistant'"):
+        one.add_conversation_turn("system", "no")
+    for nothing in (("", "a"), ("n", "")):
+        with pytest.raises(ValueError, match="needs a namespace and an agent_key"):
+            SharedInMemoryMemory(*nothing)
+
+
+def test_threads_that_add_at_once_lose_nothing(namespace: str) -> None:
+    def add(number: int) -> None:
+        memory = SharedInMemoryMemory(namespace, "a")
+        for n in range(200):
+            memory.add({"type": "observation", "content": [number, n]})
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    history = SharedInMemoryMemory(namespace, "a").get_history()
+    assert sorted(entry["content"] for entry in history) == [[number, n] for number in range(8) for n in range(200)]
+
+
+# --- presets and filters ---------------------------------------------------------------------------------------------
+
+
+def test_a_preset_makes_a_memory_with_a_key_and_a_namespace_from_the_context(
+    monkeypatch: pytest.MonkeyPatch, namespace: str
+) -> None:
+    monkeypatch.delenv("JOB_ID", raising=False)
+    assert list_memory_presets() == ["standalone", "worker", "manager"]
+    assert all(describe_preset(name) for name in [*list_memory_presets(), "none"])
+    alone = get_memory_preset("standalone", {"agent_name": "My Agent-1"})
+    assert isinstance(alone, InMemoryMemory)
+    assert alone.agent_key == "my_agent_1"
+    worker = get_memory_preset("worker", {"agent_key": "Research-Worker", "job_id": namespace})
+    worker.add({"type": "task", "content": 1})
+    manager = get_memory_preset("manager", {"subordinates": ["research worker"], "JOB_ID": namespace})
+    assert [entry["content"] for entry in manager.get_history()] == [1]
+    monkeypatch.setenv("JOB_ID", namespace)
+    assert [
+        entry["content"] for entry in get_memory_preset("worker", {"agent_key": "research_worker"}).get_history()
+    ] == [1]
+    assert get_memory_preset("worker", {"agent_key": "research_worker", "namespace": "x"}).get_history() == []
+    forget_namespace("x")
+    with pytest.raises(ValueError, match="there is no memory preset 'boss'; there are standalone, worker, manager"):
+        get_memory_preset("boss")
+
+
+def test_filters_take_their_settings_from_the_context() -> None:
+    history = [{"type": "user_message", "content": n} for n in range(10)]
+    history += [{"type": "synthesis", "content": n, "from_manager": "m", "phase_id": n} for n in range(2)]
+    assert DefaultHistoryFilter().filter_for_prompt(history, {}) == history
+    orchestrator = OrchestratorHistoryFilter()
+    assert orchestrator.filter_for_prompt(history) == history[2:10]
+    assert orchestrator.filter_for_prompt(history, {"max_conversation_turns": 1}) == history[9:10]
+    manager = ManagerHistoryFilter()
+    assert manager.filter_for_prompt(history, {"phase_id": 1}) == history[10:11]
+    assert manager.filter_for_prompt(history, {"phase_id": 1, "previous_phase_id": 1}) == history[11:]
+    assert manager.filter_for_prompt(history, {}) == []
+
+
+# --- a process that forks --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_store_that_was_opened_before_a_fork_says_so() -> None:
+    with DragomanMessageStore("memory:") as store:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                store.get_global_messages("job_1")
+            except StoreUnusableError as error:
+                code = 0 if "forked" in str(error) else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert store.get_global_messages("job_1") == []
