@@ -21,6 +21,7 @@ from dragoman.envelope import (
     messages_from_envelopes,
     multimodal_part,
     normalize_many,
+    supported_types,
     text,
     tool_call,
     tool_result,
@@ -49,10 +50,7 @@ NOON = datetime(2026, 4, 28, 12, tzinfo=UTC)
 
 # --- laws ------------------------------------------------------------------------------------------------------------
 
-kinds = st.sampled_from(
-    ["text", "tool_call", "tool_result", "input_required", "approval_required", "final_result", "error", "delta"]
-    + ["multimodal_part"]
-)
+kinds = st.sampled_from(supported_types())
 names = st.sampled_from(["look", "wiki_upsert", "", "a\0b"])
 parts = st.one_of(
     strategies.plain,
@@ -180,3 +178,247 @@ def test_envelopes_that_got_out_of_order_are_still_kept(said: list[Message], dat
 def test_a_difference_makes_the_one_out_of_the_other(written: Any, wire: Any) -> None:
     made = restored(written, difference(written, wire))
     assert msgspec.json.encode(made) == msgspec.json.encode(wire)
+
+
+# --- what becomes of each type ---------------------------------------------------------------------------------------
+
+
+def read(*said: dict[str, Any]) -> list[Message]:
+    return messages_from_envelopes(said)
+
+
+def breaches(messages: list[Message]) -> list[str]:
+    """The rules that are broken, but for those about models and costs, of which hosts say nothing."""
+    return [breach.rule for breach in check(messages) if not breach.rule.startswith("assistant-")]
+
+
+def test_a_call_and_its_result_find_each_other() -> None:
+    messages = read(
+        text("user", "Write it."),
+        tool_call("AI ACTION (Turn 1): Executing Wiki Upsert", "wiki_upsert", {"title": "Example"}, 1),
+        tool_call("AI ACTION (Turn 1): Executing Look", "look", {}, 1),
+        tool_result("looked", "look", {"success": False}),
+        tool_result("written", "wiki_upsert", {"success": True}),
+    )
+    _, upsert, look, looked, written = messages
+    assert upsert.content[0].name == "wiki_upsert"  # type: ignore[union-attr]
+    assert upsert.content[0].input == {"title": "Example"}  # type: ignore[union-attr]
+    assert [message.role for message in messages[1:]] == [Role.ASSISTANT, Role.ASSISTANT, Role.TOOL, Role.TOOL]
+    assert looked.content == (ToolResultBlock(look.content[0].id, (TextBlock("looked"),), is_error=True),)  # type: ignore[union-attr]
+    assert written.content == (ToolResultBlock(upsert.content[0].id, (TextBlock("written"),)),)  # type: ignore[union-attr]
+    assert written.metadata.parent_tool_use_id == upsert.content[0].id  # type: ignore[union-attr]
+
+
+def test_a_result_answers_the_call_whose_id_it_names() -> None:
+    messages = read(
+        tool_call("", "look", {"at": 1}, 1, {"tool_call_id": "call_1"}),
+        tool_call("", "look", {"at": 2}, 1, {"tool_call_id": "call_2"}),
+        tool_result("second", "look", {"success": True}, {"tool_call_id": "call_2"}),
+    )
+    assert messages[2].content[0].tool_use_id == messages[1].content[0].id  # type: ignore[union-attr]
+    assert breaches(messages[:1]) == []
+
+
+def test_a_result_that_answers_nothing_is_named_by_check_and_set_aside_by_repair() -> None:
+    messages = read(text("user", "x"), tool_result("seen", "look", {"success": True}))
+    assert breaches(messages) == ["result-has-call"]
+    assert breaches(list(repair(messages).messages)) == []
+
+
+def test_words_before_a_call_are_said_and_its_caption_is_not() -> None:
+    (caption,) = read(tool_call("AI ACTION (Turn 1): Executing Look", "look", {}, 1))
+    assert [type(block) for block in caption.content] == [ToolUseBlock]
+    (words,) = read(tool_call("I look it up.", "look", {}, 1))
+    assert words.content[0] == TextBlock("I look it up.")
+
+
+@pytest.mark.parametrize(
+    ("given_", "block"),
+    [
+        (None, {}),
+        ([], {}),
+        ('{"a": 1}', {"a": 1}),
+        ("{", "the parameters are not JSON"),
+        ("[1]", "the parameters are not an object"),
+        ([1], "the parameters are not an object"),
+    ],
+)
+def test_parameters_are_never_replaced_by_others(given_: Any, block: Any) -> None:
+    (message,) = read({**tool_call("", "look", {}, 1), "payload": {"tool_name": "look", "parameters": given_}})
+    match message.content:
+        case (ToolUseBlock(input=parameters),):
+            assert parameters == block
+        case (InvalidToolUseBlock(reason=reason),):
+            assert reason == block
+        case _:
+            pytest.fail(repr(message.content))
+
+
+@pytest.mark.parametrize(
+    ("envelope", "role", "status"),
+    [
+        (text("system", "x"), Role.SYSTEM, MessageStatus.COMPLETE),
+        (text("tool", "x"), Role.USER, MessageStatus.COMPLETE),
+        (text("critic", "x"), Role.unknown("critic"), MessageStatus.COMPLETE),
+        (input_required("x"), Role.ASSISTANT, MessageStatus.COMPLETE),
+        (approval_required("x"), Role.ASSISTANT, MessageStatus.COMPLETE),
+        (final_result("x"), Role.ASSISTANT, MessageStatus.COMPLETE),
+        (error("x"), Role.ASSISTANT, MessageStatus.ERROR),
+        (delta("x"), Role.ASSISTANT, MessageStatus.PARTIAL),
+        (multimodal_part("user", [{"type": "text", "text": "x"}]), Role.USER, MessageStatus.COMPLETE),
+    ],
+)
+def test_who_speaks_and_how_far_it_has_come(envelope: dict[str, Any], role: Role, status: MessageStatus) -> None:
+    (message,) = read(envelope)
+    assert (message.role, message.metadata.status, message.content) == (role, status, (TextBlock("x"),))
+
+
+def test_parts_of_a_content_become_blocks_that_every_dialect_knows() -> None:
+    wire = {"type": "hologram", "depth": 3}
+    (message,) = read(
+        multimodal_part(
+            "user",
+            [
+                "words",
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}},
+                {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+                {"type": "file", "file_path": "a.pdf", "mime_type": "application/pdf"},
+                {"type": "image", "source": {"kind": "url", "data": "u"}, "media_type": "image/png"},
+                wire,
+            ],
+        )
+    )
+    assert message.content == (
+        TextBlock("words"),
+        ImageBlock(ImageSource("base64", "AAAA"), "image/png"),
+        ImageBlock(ImageSource("url", "https://example.org/a.png"), "image/*"),
+        DocumentBlock(ImageSource("file_ref", "a.pdf"), "application/pdf"),
+        ImageBlock(ImageSource("url", "u"), "image/png"),
+        OpaqueBlock("agents-api.message", wire),
+    )
+
+
+def test_an_id_and_a_time_have_their_places() -> None:
+    (message,) = read({**text("user", "x"), "id": "m1", "created_at": "2026-04-28 12:00:00"})
+    assert message.metadata.message_id == "m1"
+    assert message.created_at == NOON
+
+
+def test_what_a_result_says_in_its_payload_alone_is_said() -> None:
+    (message,) = read(tool_result("", "look", {"success": True, "tool_data": {"found": 3}}))
+    assert message.content[0].content == (TextBlock('{"found":3}'),)  # type: ignore[union-attr]
+
+
+# --- what becomes of a message ---------------------------------------------------------------------------------------
+
+ANSWER = Message(
+    "01HZ002",
+    "sess_1",
+    Role.ASSISTANT,
+    (
+        ThinkingBlock("I need the file.", "EqQB"),
+        TextBlock("I read it."),
+        ToolUseBlock("tu_01HZ100", "read_file", {"path": "README.md"}),
+        ToolUseBlock("tu_01HZ200", "read_file", {"path": "LICENSE"}),
+    ),
+    MessageMetadata(model="anthropic:claude-sonnet-4-6", provider="anthropic"),
+    NOON,
+)
+
+
+def test_a_message_becomes_one_envelope_for_each_thing_that_it_says() -> None:
+    told = envelopes_from_messages([ANSWER])
+    assert [(one["type"], one["id"], one["created_at"]) for one in told] == [
+        ("multimodal_part", "01HZ002", "2026-04-28 12:00:00"),
+        ("tool_call", "01HZ002#2", "2026-04-28 12:00:00"),
+        ("tool_call", "01HZ002#3", "2026-04-28 12:00:00"),
+    ]
+    assert told[1]["content"] == "AI ACTION (Turn 1): Executing Read File"
+    assert told[1]["payload"] == {"tool_name": "read_file", "parameters": {"path": "README.md"}, "turn": 1}
+    assert told[1]["metadata"] == {"dragoman": {"part": [2, 3]}, "tool_call_id": "tu_01HZ100"}
+
+
+def test_a_result_is_told_with_the_name_of_its_tool() -> None:
+    result = ToolResultBlock("tu_01HZ100", (TextBlock("no such file"),), is_error=True)
+    answer = Message("01HZ003", "sess_1", Role.TOOL, (result,), MessageMetadata(), NOON)
+    told = envelopes_from_messages([ANSWER, answer])[-1]
+    assert (told["type"], told["role"], told["content"]) == ("tool_result", "tool", "no such file")
+    assert told["payload"] == {"tool_name": "read_file", "success": False, "turn": 1}
+
+
+def test_an_edit_of_an_envelope_shows_in_the_message() -> None:
+    told = envelopes_from_messages([ANSWER])
+    told[1]["payload"] = {**told[1]["payload"], "parameters": {"path": "CHANGELOG.md"}}
+    (message,) = messages_from_envelopes(told)
+    assert message.content[2] == ToolUseBlock("tu_01HZ100", "read_file", {"path": "CHANGELOG.md"})
+    assert message.metadata.model == ANSWER.metadata.model
+    assert message.content[0] == ANSWER.content[0]
+
+
+def test_an_edit_of_a_message_shows_in_its_envelope() -> None:
+    row = {
+        "role": "assistant",
+        "content": "AI ACTION (Turn 1): Executing Look",
+        "metadata": {"type": "tool_call", "tool_name": "look", "parameters": {"at": 1}, "turn": 1},
+    }
+    (message,) = read(row)
+    (call,) = message.content
+    edited = message.replace(content=(call.replace(input={"at": 2}),))  # type: ignore[union-attr]
+    (told,) = envelopes_from_messages([edited], as_given=True)
+    assert told["payload"] == {"tool_name": "look", "parameters": {"at": 2}, "turn": 1}
+    assert told["metadata"] == {"type": "tool_call", **told["payload"]}
+    assert messages_from_envelopes(envelopes_from_messages([edited])) == [edited]
+
+
+def test_what_a_host_writes_into_our_envelope_comes_back_with_the_message_whole() -> None:
+    told = envelopes_from_messages([ANSWER])
+    told[0]["metadata"] = {**told[0]["metadata"], "seen": True}
+    (message,) = messages_from_envelopes(told)
+    assert message.content == ANSWER.content
+    assert (message.id, message.session_id, message.metadata.model) == ("01HZ002", "sess_1", ANSWER.metadata.model)
+
+
+def test_what_somebody_else_keeps_under_our_name_is_left_alone() -> None:
+    odd = ANSWER.replace(metadata=ANSWER.metadata.replace(extra={"agents-api.message": [{"left": {"in": 5}}], "x": 1}))
+    for extra in ({"agents-api.message": "mine"}, {"agents-api.message": []}, {"agents-api.message": [None, {}]}):
+        odd_too = odd.replace(metadata=odd.metadata.replace(extra=extra))
+        assert messages_from_envelopes(envelopes_from_messages([odd, odd_too])) == [odd, odd_too]
+
+
+def test_what_is_too_deep_for_a_message_names_its_place() -> None:
+    deep: Any = {}
+    for _ in range(220):
+        deep = {"in": deep}
+    with pytest.raises(EnvelopeError, match=r"messages\[1\] .*nested deeper"):
+        read(text("user", "x"), tool_call("", "look", deep, 1))
+
+
+# --- and on to the providers -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", dialects.names())
+def test_a_conversation_of_envelopes_can_be_sent_in_every_dialect(name: str) -> None:
+    dialect = dialects.load(name)
+    messages = read(
+        text("system", "Be brief."),
+        text("user", "Write it."),
+        tool_call("AI ACTION (Turn 1): Executing Wiki Upsert", "wiki_upsert", {"title": "Example"}, 1),
+        tool_result("TOOL RESPONSE (Turn 1): done", "wiki_upsert", {"success": True, "turn": 1}),
+        final_result("Written.", {"url": "u"}),
+        text("user", "Thanks."),
+    )
+    assert breaches(messages) == []
+    written = dialect.write_request(Request(model="m", messages=tuple(messages)))
+    assert written.losses == ()
+    back = dialect.read_request(written.wire).messages
+    said = [block for message in back for block in message.content]
+    assert [block.text for block in said if isinstance(block, TextBlock)] == [
+        "Be brief.",
+        "Write it.",
+        "Written.",
+        "Thanks.",
+    ]
+    (call,) = [block for block in said if isinstance(block, ToolUseBlock)]
+    (result,) = [block for block in said if isinstance(block, ToolResultBlock)]
+    assert (call.name, call.input, result.tool_use_id) == ("wiki_upsert", {"title": "Example"}, call.id)
+    assert messages_from_envelopes(envelopes_from_messages(back)) == list(back)

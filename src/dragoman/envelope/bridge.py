@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from dragoman import codec
 from dragoman.envelope.difference import difference, restored, text_of
 from dragoman.envelope.reading import blocks_from, kept_in, message_from
@@ -133,8 +135,9 @@ def _with_ride(envelopes: list[Envelope], ride: Ride) -> list[Envelope]:
     for number, envelope in enumerate(envelopes):
         own = ride if number == 0 else {}
         place = {"part": [number + 1, many]} if many > 1 else {}
-        was = {"was": envelope["metadata"][RIDE]} if RIDE in envelope["metadata"] else {}
-        envelope["metadata"] = {**envelope["metadata"], RIDE: {**place, **own, **was}}
+        metadata = envelope["metadata"]
+        was = {"was": metadata[RIDE]} if RIDE in metadata else {}
+        envelope["metadata"] = {RIDE: None, **metadata} | {RIDE: {**place, **own, **was}}
     return envelopes
 
 
@@ -185,7 +188,7 @@ def _read(group: list[Envelope], passed: Passed) -> Message | None:
     if isinstance(group[0]["metadata"].get(RIDE), dict):
         try:
             message = _riding(group, passed)
-            if text_of(_envelopes(message, passed)) == text_of(group):
+            if _are_equal(_envelopes(message, passed), group):
                 return message
         except _NO_RIDE:
             pass
@@ -226,6 +229,11 @@ def _guessed(envelopes: list[Envelope], passed: Passed) -> Message:
     first = _without_kept(message_from(envelopes[0], passed))
     blocks = [block for envelope in envelopes for block in blocks_from(envelope, passed, {})]
     return first.replace(content=blocks)
+
+
+def _are_equal(some: list[Envelope], others: list[Envelope]) -> bool:
+    """Whether they say the same; a host may keep what it adds to our metadata in another order."""
+    return msgspec.json.encode(some, order="sorted") == msgspec.json.encode(others, order="sorted")
 
 
 def _is_same(one: Message | None, other: Message) -> bool:

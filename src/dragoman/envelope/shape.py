@@ -38,7 +38,7 @@ _LIFTED: Final = {
 }
 _ROLE_TOOL: Final = ("tool_result", "input_required", "approval_required")
 _OPTIONAL: Final = ("id", "created_at", "updated_at")
-_MAX_DEPTH: Final = 512  # what PHP writes; canonical messages take less, and say so
+_MAX_DEPTH: Final = 256  # as deep as our own JSON is read
 _MAX_BITS: Final = 14_000  # some 4,200 digits: Python refuses to read longer ones
 
 
