@@ -146,6 +146,13 @@ async def _branches(store: Store) -> None:
     twig = await store.fork(fork.id, title="And another")
     await store.append(twig.id, said("Once more"))
     await store.create_session(QUIET)
+    await store.entries.append(
+        QUIET,
+        [
+            {"type": "user_message", "content": "Go", "timestamp": 1794744000.25},
+            {"type": "task", "content": {"n": 1, "what": "look"}, "agent_key": "scout", "future_field": [None]},
+        ],
+    )
     await store.take_lease(QUIET, "somebody", seconds=60)
 
 
@@ -201,6 +208,7 @@ async def answers(store: Store) -> dict[str, Any]:
         "totals": {
             by: msgspec.to_builtins(await store.totals(by)) for by in ("session", "user", "team", "model", "day")
         },
+        "entries": {session.id: await _entries(store, session.id) for session in listed},
         "search": {word: await _hits(store, word) for word in WORDS},
         "erasures": msgspec.to_builtins(await store.erasures()),
     }
@@ -213,6 +221,10 @@ async def _messages(store: Store, session_id: str) -> list[list[Any]]:
         text = codec.encode(row.message).decode()
         found.append([row.seq, text if len(text) < 4_000 else hashlib.sha256(text.encode()).hexdigest()])
     return found
+
+
+async def _entries(store: Store, session_id: str) -> list[list[Any]]:
+    return [[row.seq, row.agent_key, row.entry] for row in await store.entries.read(session_id)]
 
 
 async def _hits(store: Store, word: str) -> list[list[Any]]:

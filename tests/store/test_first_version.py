@@ -49,6 +49,7 @@ async def test_the_answers_hold_something_of_everything() -> None:
     assert calls == {"pending", "succeeded", "failed", "cancelled"}
     assert all(expected["search"].values())
     assert expected["erasures"]
+    assert len(expected["entries"][first_version.QUIET]) == 2
     assert expected["totals"]["day"]
     assert [session["parent_session_id"] is not None for session in expected["sessions"]].count(True) == 2
     files = [path for path in first_version.FOLDER.rglob("*") if path.is_file()]
