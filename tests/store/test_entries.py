@@ -117,6 +117,15 @@ async def test_a_view_of_nothing_is_empty(store: Store) -> None:
     assert await store.entries.team("job_1", []) == []
 
 
+async def test_a_team_may_be_large(store: Store) -> None:
+    keys = [f"w{number}" for number in range(700)]
+    made = [{"type": "task", "content": key, "agent_key": key} for key in keys]
+    await store.entries.append("job_1", made, create=True)
+    assert await store.entries.team("job_1", keys + keys) == made
+    assert await store.entries.team("job_1", keys, 3) == made[-3:]
+    assert await store.entries.history("job_1", "w0", keys[1:], 3) == made[-3:]
+
+
 async def test_writers_at_once_lose_nothing_and_share_no_place(store: Store) -> None:
     async def write(number: int) -> list[int]:
         made = [{"type": "observation", "content": [number, n]} for n in range(3)]

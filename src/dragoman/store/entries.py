@@ -161,35 +161,36 @@ def append(
 @operation
 def select(session_id: str, wanted: Selection, limit: int | None) -> Generator[Statement, Rows, list[EntryRow]]:
     """The entries that fit, in order; the newest of them, if there is a limit."""
-    condition, arguments = _condition(wanted)
-    if not condition:
+    conditions = _conditions(wanted)
+    if not conditions or limit == 0:
         return []
-    sql = f"SELECT {_COLUMNS} FROM entries WHERE session_id = ? AND ({condition})"
-    if limit is None:
-        rows = yield f"{sql} ORDER BY seq", (session_id, *arguments)
+    begin = f"SELECT {_COLUMNS} FROM entries WHERE session_id = ? AND"
+    if limit is None or len(conditions) > _MOST_PARTS:
+        either = " OR ".join(sql for sql, _ in conditions)
+        order = "seq" if limit is None else "seq DESC LIMIT ?"
+        arguments = [argument for _, some in conditions for argument in some]
+        sql, given = f"{begin} ({either}) ORDER BY {order}", (session_id, *arguments)
+        rows = yield (sql, given) if limit is None else (sql, (*given, limit))
     else:
-        rows = yield f"{sql} ORDER BY seq DESC LIMIT ?", (session_id, *arguments, limit)
-        rows = rows[::-1]
-    return [row_from(row) for row in rows]
+        parts = [f"SELECT seq FROM ({_NEWEST.format(sql)}) AS part" for sql, _ in conditions]
+        newest = [argument for _, some in conditions for argument in (session_id, *some, limit)]
+        sql = f"{begin} seq IN ({' UNION ALL '.join(parts)}) ORDER BY seq DESC LIMIT ?"
+        rows = yield sql, (session_id, *newest, limit)
+    return [row_from(row) for row in (rows if limit is None else rows[::-1])]
 
 
-def _condition(wanted: Selection) -> tuple[str, list[Any]]:
-    parts: list[str] = []
-    arguments: list[Any] = []
-    if wanted.types:
-        parts.append(f"type IN ({_marks(wanted.types)})")
-        arguments.extend(wanted.types)
+# Each condition is a range of an index, of which the end is read: what is asked for costs what is asked for.
+_NEWEST: Final = "SELECT seq FROM entries WHERE session_id = ? AND {} ORDER BY seq DESC LIMIT ?"
+_MOST_PARTS: Final = 100  # SQLite takes 500 in one statement
+
+
+def _conditions(wanted: Selection) -> list[tuple[str, tuple[str, ...]]]:
+    """What is wanted, each with its arguments; an entry may fit several."""
+    found: list[tuple[str, tuple[str, ...]]] = [("type = ?", (kind,)) for kind in wanted.types]
     if wanted.agent_key is not None:
-        parts.append(f"(agent_key = ? AND type IN ({_marks(room.AGENT_TYPES)}))")
-        arguments.extend((wanted.agent_key, *room.AGENT_TYPES))
-    if wanted.team:
-        parts.append(f"agent_key IN ({_marks(wanted.team)})")
-        arguments.extend(wanted.team)
-    return " OR ".join(parts), arguments
-
-
-def _marks(arguments: Sequence[str]) -> str:
-    return ", ".join("?" * len(arguments))
+        types = ", ".join("?" * len(room.AGENT_TYPES))
+        found.append((f"(agent_key = ? AND type IN ({types}))", (wanted.agent_key, *room.AGENT_TYPES)))
+    return found + [("agent_key = ?", (agent_key,)) for agent_key in dict.fromkeys(wanted.team)]
 
 
 @operation
