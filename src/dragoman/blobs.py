@@ -13,6 +13,7 @@ out of its place.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import hashlib
 import os
@@ -138,11 +139,15 @@ class FolderBlobs:
             if _is_name(path.name):
                 yield Blob(path.name, status.st_size, status.st_mtime)
 
-    async def tidy(self, before: float) -> None:
-        """Let go of what interrupted writes have left."""
-        for path in await asyncio.to_thread(lambda: list(self.folder.glob("??/.*"))):
-            if path.stat().st_mtime < before:
-                path.unlink(missing_ok=True)
+    async def tidy(self, older_than_s: float) -> None:
+        """Let go of what interrupted writes have left so long ago, by the clock of the files."""
+        await asyncio.to_thread(self._tidy, time.time() - older_than_s)
+
+    def _tidy(self, before: float) -> None:
+        for path in self.folder.glob("??/.*"):
+            with contextlib.suppress(FileNotFoundError):  # it was about to be done
+                if path.stat().st_mtime < before:
+                    path.unlink()
 
     def _path(self, sha256: str) -> Path:
         return self.folder / checked_name(sha256)[:2] / sha256

@@ -34,7 +34,7 @@ async def collect(store: Store, grace: timedelta) -> int:
     """Let go of what nobody names and nobody has put for so long; how many that were."""
     before = store.clock() - grace
     if isinstance(store.blobs, FolderBlobs):
-        await store.blobs.tidy(before.timestamp())
+        await store.blobs.tidy(grace.total_seconds())
     left = await store._read(_left_behind(store.clock() - _STALE))
     await finish(store, left)
     old: list[str] = []
