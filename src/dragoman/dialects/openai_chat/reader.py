@@ -274,7 +274,7 @@ class StreamReader:
         try:
             return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         except UnicodeDecodeError:
-            raise FormatError(_HALF, where="choices", code="bad_event") from None
+            raise FormatError(_HALF, where="choices") from None
 
     def _first_notes(self, place: Place, text: str) -> ProviderRaw | None:
         """What to know of a block that begins: where it stands, and the fields that repeat its words beside it."""
