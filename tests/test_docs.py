@@ -29,7 +29,7 @@ from sybil import Document, Example, Region
 from sybil.parsers.markdown import PythonCodeBlockParser
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
-from dragoman import catalog, errors, event, exchange, pricing, toolschema
+from dragoman import catalog, entries, errors, event, exchange, pricing, toolschema
 from dragoman.cli import app
 from dragoman.exchange import FAULT_CODES
 from tests.conftest import ROOT
@@ -256,6 +256,7 @@ def tags(union: object) -> list[str]:
         ("catalog.md", "Capabilities", list(fields(catalog.AdapterCapabilities))),
         ("catalog.md", "Quirks", list(catalog.QUIRKS)),
         ("pricing.md", "A price file", list(fields(pricing._Row))),
+        ("entries.md", "The types", list(entries.TYPES)),
         ("errors.md", "What a fault says", list(fields(exchange.Fault))),
         ("errors.md", "Kinds of faults", [kind.value for kind in exchange.ErrorClass]),
     ],
