@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from rich.padding import Padding
 from rich.text import Text
 
 from dragoman.cli.store_option import JsonOption, Positive, StoreOption, opened, session_named
-from dragoman.cli.terminal import console, counted, in_utc, moment, print_json, print_line, safe_line, same_length
+from dragoman.cli.terminal import (
+    console,
+    counted,
+    in_utc,
+    moment,
+    print_json,
+    print_line,
+    safe_line,
+    same_length,
+    waiting,
+)
 from dragoman.store import Hit
 
 
@@ -53,17 +64,19 @@ async def search(
     """
     query = " ".join((word, *words))
     async with opened(store) as kept:
-        hits = await kept.search(
-            query,
-            session_id=(await session_named(kept, session)).id if session is not None else None,
-            role=role,
-            model=model,
-            user_id=user,
-            team_id=team,
-            since=in_utc(since),
-            until=in_utc(until),
-            limit=limit,
-        )
+        only = (await session_named(kept, session)).id if session is not None else None
+        with waiting("searching; what is new is indexed first"):
+            hits = await kept.search(
+                query,
+                session_id=only,
+                role=role,
+                model=model,
+                user_id=user,
+                team_id=team,
+                since=in_utc(since),
+                until=in_utc(until),
+                limit=limit,
+            )
         ids = dict.fromkeys(hit.session_id for hit in hits)
         titles = {session_id: (await kept.get_session(session_id)).title for session_id in ids}
     if json:
@@ -84,6 +97,9 @@ def _print(hits: list[Hit], titles: dict[str, str | None], limit: int) -> None:
         snippet = Text(same_length(hit.snippet))
         for begin, end in hit.highlights:
             snippet.stylize("bold yellow", begin, end)
-        out.print(Text("  ").append_text(snippet), soft_wrap=not out.is_terminal)
+        if out.is_terminal:
+            out.print(Padding(snippet, (0, 0, 0, 2)))
+        else:
+            out.print(Text("  ").append_text(snippet), soft_wrap=True)
     more = f"; more with --limit {limit * 5}" if len(hits) == limit else ""
     out.print(f"{counted(len(hits), 'message')}{more}", style="dim")

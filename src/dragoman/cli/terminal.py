@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from dragoman.errors import InputError
@@ -142,7 +142,7 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TaskProgressColumn(),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as shown:
@@ -152,3 +152,10 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
             shown.update(task, completed=done, total=total)
 
         yield tell
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show on the standard error that something is going on, where nobody knows how long."""
+    with Console(stderr=True).status(what) if sys.stderr.isatty() else nullcontext():
+        yield
