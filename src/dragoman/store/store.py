@@ -142,7 +142,7 @@ class Store:
         return await self._read(operations.list_sessions(user_id, team_id, place, limit))
 
     async def find_sessions(self, part: str, limit: int = 10) -> list[Session]:
-        """Sessions whose id begins or ends so (a beginning may leave out ``sess_``), the one that changed last first."""
+        """Sessions whose id begins or ends so (``sess_`` may be left out), the one that changed last first."""
         return await self._read(operations.find_sessions(part, limit))
 
     async def rename_session(self, session_id: str, title: str | None) -> Session:
@@ -499,9 +499,7 @@ class Store:
         """Store every session that ``export_store`` wrote. Where it was interrupted, the same again goes on."""
         return await archive.import_store(self, lines, progress)
 
-    async def backup(
-        self, target: str | Path, progress: Callable[[int, int], None] | None = None
-    ) -> Verification:
+    async def backup(self, target: str | Path, progress: Callable[[int, int], None] | None = None) -> Verification:
         """Copy everything into a SQLite file, with a folder of large content beside it, and look at the copy.
 
         The store may be in use. The copy is a store itself: to go back to it is to open it. There must be nothing at
