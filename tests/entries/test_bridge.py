@@ -14,6 +14,7 @@ import dragoman
 from dragoman import (
     ImageBlock,
     ImageSource,
+    InvalidToolUseBlock,
     Message,
     MessageMetadata,
     MessageStatus,
@@ -298,6 +299,26 @@ def test_what_an_entry_has_no_place_for_is_a_loss() -> None:
     assert [entry["type"] for entry in written.wire] == [
         *("user_message", "task", "final", "assistant_message"),
         *("assistant_message", "error"),
+    ]
+
+
+odd_extras = st.sampled_from([None, {"entry": 7}, {"entry": {"type": "action"}}, {"entry": {"type": ["x"]}}])
+
+
+@given(st.lists(strategies.messages, max_size=4), odd_extras)
+def test_any_messages_become_entries_and_those_a_history(messages: list[Message], extra: Any) -> None:
+    given_messages = [one.replace(metadata=one.metadata.replace(extra=extra)) for one in messages]
+    made = entries_from_messages(given_messages, agent_key="own").wire
+    assert [entries.problems(entry) for entry in made] == [[]] * len(made)
+    assert dragoman.check(history_from_entries(made, session_id="sess_1").messages) == ()
+
+
+def test_a_call_that_cannot_be_made_is_an_error_with_what_arrived() -> None:
+    broken = InvalidToolUseBlock(CALL, "look", '{"at": ', "it was cut off")
+    made = entries_from_messages([message(Role.ASSISTANT, broken, ToolUseBlock(CALL, "", {"a": 1}))]).wire
+    assert [(entry["type"], entry["content"], entry["input_text"]) for entry in made] == [
+        ("error", "it was cut off", '{"at": '),
+        ("error", "it names no tool", '{"a":1}'),
     ]
 
 

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from dragoman.entries import types
+from dragoman.entries.checking import problems
 from dragoman.entries.reading import UNKNOWN_TIME
 from dragoman.entries.types import Entry
-from dragoman.entries.words import body_of, words_of
+from dragoman.entries.words import body_of, text_from, words_of
 from dragoman.exchange import Loss, Written
 from dragoman.message import (
     ContentBlock,
@@ -37,9 +38,9 @@ def entries_from_messages(messages: Iterable[Message], *, agent_key: str | None 
     losses: list[Loss] = []
     entries: list[Entry] = []
     for message in messages:
-        kept = (message.metadata.extra or {}).get("entry")
-        if isinstance(kept, dict) and kept.get("type") in types.TYPES:
-            entries.append(_again(message, kept))
+        was = _again(message)
+        if was is not None:
+            entries.append(was)
         else:
             entries.extend(_with_origin(entry, message, agent_key) for entry in _told(message, losses))
     return Written(entries, tuple(losses))
@@ -48,9 +49,17 @@ def entries_from_messages(messages: Iterable[Message], *, agent_key: str | None 
 # --- messages that were entries --------------------------------------------------------------------------------------
 
 
-def _again(message: Message, kept: Entry) -> Entry:
-    said = _said_now(message, kept)
-    return {"type": kept["type"], **said, **{name: value for name, value in kept.items() if name not in said}}
+def _again(message: Message) -> Entry | None:
+    """The entry that a message was, with what it says today; nothing, if it was none."""
+    kept = (message.metadata.extra or {}).get("entry")
+    if not isinstance(kept, dict) or kept.get("type") not in types.TYPES:
+        return None
+    try:
+        said = _said_now(message, kept)
+    except KeyError:  # an application keeps something of its own there
+        return None
+    entry = {"type": kept["type"], **said, **{name: value for name, value in kept.items() if name not in said}}
+    return None if problems(entry) else entry
 
 
 def _said_now(message: Message, kept: Entry) -> Entry:
@@ -120,16 +129,15 @@ def _answer(message: Message, losses: list[Loss]) -> Iterator[Entry]:
 
 
 def _action(call: ToolUseBlock | InvalidToolUseBlock) -> Entry:
-    if isinstance(call, ToolUseBlock):
+    """A call as an action; as an error, if nobody could ever have made it."""
+    if isinstance(call, ToolUseBlock) and call.name:
         return {"type": types.ACTION, "tool": call.name, "args": call.input, "tool_use_id": call.id}
-    return {
-        "type": types.ERROR,
-        "content": call.reason,
-        "error_type": "tool_input_invalid",
-        "tool": call.name,
-        "input_text": call.input_text,
-        "tool_use_id": call.id,
-    }
+    if isinstance(call, ToolUseBlock):
+        reason, input_text = "it names no tool", text_from(call.input)
+    else:
+        reason, input_text = call.reason, call.input_text
+    told = {"error_type": "tool_input_invalid", "tool": call.name, "input_text": input_text, "tool_use_id": call.id}
+    return {"type": types.ERROR, "content": reason, **told}
 
 
 def _words(message: Message, blocks: Iterable[ContentBlock], losses: list[Loss]) -> str:
