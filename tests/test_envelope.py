@@ -38,6 +38,7 @@ from dragoman.envelope import (
 from dragoman.errors import EnvelopeError
 from dragoman.message import Role
 from tests import strategies
+from tests.conftest import ROOT
 from tests.test_envelope_bridge import envelopes, kinds, parameters, rows
 
 LEGACY: dict[str, Any] = {
@@ -85,6 +86,13 @@ def test_the_nine_types_are_supported_in_their_order() -> None:
         "delta",
         "multimodal_part",
     ]
+
+
+def test_the_page_names_the_nine_types_with_their_roles() -> None:
+    lines = [line.split(" | ") for line in (ROOT / "docs" / "envelopes.md").read_text("utf-8").splitlines()]
+    told = {cells[0].strip("| `"): cells[1] for cells in lines if len(cells) == 3 and cells[0].startswith("| `")}
+    made = [normalize({"metadata": {"type": kind}}) for kind in supported_types()]
+    assert told == {envelope["type"]: envelope["role"] for envelope in made}
 
 
 def test_a_legacy_tool_call_normalizes_as_printed() -> None:

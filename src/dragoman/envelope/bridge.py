@@ -78,24 +78,28 @@ def _each(group: list[Envelope], passed: Passed) -> Iterator[Message]:
 # --- to envelopes ----------------------------------------------------------------------------------------------------
 
 
-def _envelopes(message: Message, passed: Passed, *, as_given: bool = False) -> list[Envelope]:
-    """One message, proved to be what is read from its envelopes."""
+def _envelopes(
+    message: Message, passed: Passed, *, as_given: bool = False, read_from: list[Envelope] | None = None
+) -> list[Envelope]:
+    """One message, proved to be what is read from its envelopes; that it was just read from these is proof enough."""
     kept = _remembered(message)
     if kept is not None:
         try:
-            made = _told_again(message, kept, passed, as_given=as_given)
+            made = _told_again(message, kept, passed, as_given=as_given, read_from=read_from)
             if made is not None:
                 return made
         except _NO_RIDE:  # somebody else wrote there, or what it was made for has changed
             pass
-    bare = told_by_parts(message, passed)
+    bare = normalize_many(told_by_parts(message, passed))  # which shares nothing with the message
     made = _with_ride(bare, _ride(_guessed(bare, passed), message, is_ours=True))
-    if _is_same(_riding(made, passed), message):
+    if _are_equal(made, read_from) or _is_same(_riding(made, passed), message):
         return made
-    return _with_ride(told_by_parts(message, passed), {"whole": codec.encode(message).decode()})
+    return _with_ride(normalize_many(told_by_parts(message, passed)), {"whole": codec.encode(message).decode()})
 
 
-def _told_again(message: Message, kept: list[Any], passed: Passed, *, as_given: bool) -> list[Envelope] | None:
+def _told_again(
+    message: Message, kept: list[Any], passed: Passed, *, as_given: bool, read_from: list[Envelope] | None
+) -> list[Envelope] | None:
     """The envelopes that a message was, with what it has no place for; None if it would not be read from them."""
     if _was_envelope(kept):
         made = [_normal(restored(told_as(message, kept[0]), kept[0].get("left")))]
@@ -107,7 +111,7 @@ def _told_again(message: Message, kept: list[Any], passed: Passed, *, as_given: 
         told = told_by_parts(own, passed)
         made = [_normal(restored(one, left)) for one, left in zip(told, kept, strict=True)]
         made = _with_ride(made, _ride(_guessed(made, passed), own, is_ours=True))
-    return made if _is_same(_riding(made, passed), message) else None
+    return made if _are_equal(made, read_from) or _is_same(_riding(made, passed), message) else None
 
 
 def _normal(envelope: Any) -> Envelope:
@@ -188,7 +192,7 @@ def _read(group: list[Envelope], passed: Passed) -> Message | None:
     if isinstance(group[0]["metadata"].get(RIDE), dict):
         try:
             message = _riding(group, passed)
-            if _are_equal(_envelopes(message, passed), group):
+            if _are_equal(_envelopes(message, passed, read_from=group), group):
                 return message
         except _NO_RIDE:
             pass
@@ -231,9 +235,11 @@ def _guessed(envelopes: list[Envelope], passed: Passed) -> Message:
     return first.replace(content=blocks)
 
 
-def _are_equal(some: list[Envelope], others: list[Envelope]) -> bool:
+def _are_equal(some: list[Envelope], others: list[Envelope] | None) -> bool:
     """Whether they say the same; a host may keep what it adds to our metadata in another order."""
-    return msgspec.json.encode(some, order="sorted") == msgspec.json.encode(others, order="sorted")
+    return others is not None and msgspec.json.encode(some, order="sorted") == msgspec.json.encode(
+        others, order="sorted"
+    )
 
 
 def _is_same(one: Message | None, other: Message) -> bool:

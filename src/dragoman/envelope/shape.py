@@ -158,16 +158,16 @@ def _object(value: Any) -> dict[str, Any]:
 
 def _plain(value: Any, depth: int) -> Any:
     """A copy, as JSON has it."""
-    if value is None or isinstance(value, bool):
-        return value
     if isinstance(value, str):
         return _text(value)
+    if value is None or isinstance(value, bool):
+        return value
     if isinstance(value, int) and value.bit_length() <= _MAX_BITS:
         return int(value)
     if isinstance(value, float) and value - value == 0:  # false of NaN and the infinities only
         return float(value)
     if depth > 0:
-        if isinstance(value, Mapping):
+        if type(value) is dict or isinstance(value, Mapping):  # an abstract class takes its time to say so
             return {_key(key): _plain(item, depth - 1) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [_plain(item, depth - 1) for item in value]
