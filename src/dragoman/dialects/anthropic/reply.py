@@ -11,6 +11,7 @@ from dragoman.dialects.anthropic.blocks import NAME, block_notes, cannot_say, re
 from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation, lost_fault
 from dragoman.dialects.parts.details import Said, lost_details
+from dragoman.dialects.parts.losses import sayable
 from dragoman.dialects.parts.residue import fingerprint, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
 from dragoman.event import judged
@@ -130,13 +131,7 @@ _SAID: Final = Said(
 def write_reply(reply: Reply) -> Written:
     """A message as the Messages API answers it, and what it cannot say."""
     losses: list[Loss] = []
-    content = []
-    for block in reply.content:
-        reason = cannot_say(block)
-        if reason is None:
-            content.append(written_block(block))
-        else:
-            losses.append(Loss("", "", block.type, NAME, reason))
+    content = [written_block(block) for block in sayable(reply.content, cannot_say, NAME, losses)]
     losses.extend(lost_fault(reply, NAME))
     rest = restored(natural_reply(reply), notes_of(reply.provider_raw, NAME).get("residue"))
     losses.extend(lost_details(reply, NAME, _SAID))

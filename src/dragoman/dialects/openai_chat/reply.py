@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any, Final
 
 from dragoman.dialects.openai_chat.blocks import (
@@ -25,6 +26,7 @@ from dragoman.dialects.openai_chat.error import read_error, write_error
 from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.details import Said, lost_details
+from dragoman.dialects.parts.losses import sayable
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
 from dragoman.event import judged
@@ -111,13 +113,8 @@ def write_reply(reply: Reply) -> Written:
     if notes.get("form") == "error" and reply.fault is not None and not reply.content:
         return Written(restored(write_error(reply.fault).wire, notes.get("residue")))
     message_notes = notes.get("message", {})
-    blocks = []
-    for block in reply.content:
-        reason = cannot_say(block, Role.ASSISTANT, is_own=message_notes.get("form") == "list")
-        if reason is None:
-            blocks.append(block)
-        else:
-            losses.append(Loss("", "", block.type, NAME, reason))
+    unsayable = partial(cannot_say, role=Role.ASSISTANT, is_own=message_notes.get("form") == "list")
+    blocks = sayable(reply.content, unsayable, NAME, losses)
     others = [_with_calls(other, blocks, at) for at, other in enumerate(notes.get("others", ()))]
     natural = natural_message(Role.ASSISTANT, _of_first(blocks, len(others)), message_notes, reply=True)
     message = restored(natural, message_notes.get("residue"))

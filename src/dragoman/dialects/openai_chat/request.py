@@ -6,6 +6,7 @@ The one rule: a request that was read here is written here as it was.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from dragoman.dialects.openai_chat.blocks import (
@@ -28,7 +29,7 @@ from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls
 from dragoman.dialects.parts.functions import natural_tool, read_tool, written_tool
-from dragoman.dialects.parts.losses import lost_failure
+from dragoman.dialects.parts.losses import lost_failure, sayable
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import flag_or_none, integer_or_none, number_or_none, text_or_none, texts_of
 from dragoman.errors import FormatError
@@ -123,13 +124,8 @@ def _written_messages(message: Message, losses: list[Loss]) -> list[dict[str, An
     if message.role is Role.TOOL:
         return [made for block in message.content for made in _written_results(block, message, losses)]
     notes = notes_of(message.metadata.provider_raw, NAME)
-    blocks = []
-    for block in message.content:
-        reason = cannot_say(block, message.role, is_own=notes.get("form") == "list")
-        if reason is None:
-            blocks.append(block)
-        else:
-            losses.append(Loss(message.session_id, message.id, block.type, NAME, reason))
+    unsayable = partial(cannot_say, role=message.role, is_own=notes.get("form") == "list")
+    blocks = sayable(message.content, unsayable, NAME, losses, message)
     losses.extend(_lost_names(blocks, message))
     if message.content and not blocks:
         return []
@@ -141,16 +137,11 @@ def _written_results(block: ContentBlock, message: Message, losses: list[Loss]) 
         losses.append(Loss(message.session_id, message.id, block.type, NAME, "a tool message holds results only"))
         return []
     notes = notes_of(block.provider_raw, NAME)
-    sayable = []
-    for part in block.content:
-        reason = cannot_say(part, Role.TOOL, is_own=notes.get("form") == "list")
-        if reason is None:
-            sayable.append(part)
-        else:
-            losses.append(Loss(message.session_id, message.id, part.type, NAME, reason))
+    unsayable = partial(cannot_say, role=Role.TOOL, is_own=notes.get("form") == "list")
+    parts = sayable(block.content, unsayable, NAME, losses, message)
     losses.extend(lost_failure(block, message, NAME))
-    losses.extend(_lost_names(sayable, message))
-    kept = block if len(sayable) == len(block.content) else block.replace(content=tuple(sayable))
+    losses.extend(_lost_names(parts, message))
+    kept = block if len(parts) == len(block.content) else block.replace(content=tuple(parts))
     return [restored(_natural_result(kept, notes), notes.get("residue"))]
 
 
