@@ -156,6 +156,8 @@ def test_actions_are_calls_and_observations_their_results_in_order() -> None:
         ("tool", ["failed", "Connection failed"]),
         ("assistant", "One table"),
     ]
+    calls = [block.id for one in history.messages for block in one.content if isinstance(block, ToolUseBlock)]
+    assert [one.metadata.parent_tool_use_id for one in history.messages if one.role is Role.TOOL] == calls
 
 
 def test_a_delegation_is_a_call_and_plans_contexts_syntheses_and_broadcasts_are_words() -> None:

@@ -124,5 +124,5 @@ def _timed(number: int, group: list[Entry]) -> Iterator[tuple[float, int, Entry]
     now = next((time for entry in group if is_time(time := entry.get("timestamp"))), math.inf)
     for entry in group:
         time = entry.get("timestamp")
-        now = max(now, time) if is_time(time) else now
+        now = time if is_time(time) else now
         yield now, number, entry
