@@ -27,7 +27,6 @@ from dragoman import catalog, dialects
 from dragoman.cli import fidelity
 from dragoman.errors import InputError, UnknownModelError
 from dragoman.event import MessageComplete, StreamEvent, fold
-from dragoman.exchange import StopReason
 from dragoman.fidelity import Tally
 
 PARTS = ("request", "reply", "stream")
@@ -227,16 +226,8 @@ def _stream_difference(
     writer = dialect.stream_writer()
     written = b"".join([*(writer.feed(event) for event in events), writer.close()])
     written_events = _events(dialect.stream_reader(None, quirks), [written])
-    if reply.stop_reason is StopReason.UNKNOWN and "terminal_reason_optional" in quirks:
-        written_events = _with_the_end_of(events, written_events)
     difference = first_difference(dialect.write_reply(fold(written_events)).wire, wire)
     return None if difference is None else f"streamed again: {difference}"
-
-
-def _with_the_end_of(events: list[StreamEvent], others: list[StreamEvent]) -> list[StreamEvent]:
-    """Who never says why an answer ended is written with a reason, without which others take a stream for cut."""
-    (end,) = (event for event in events if isinstance(event, MessageComplete))
-    return [end if isinstance(event, MessageComplete) else event for event in others]
 
 
 def _events(reader: Any, pieces: Iterable[bytes]) -> list[StreamEvent]:

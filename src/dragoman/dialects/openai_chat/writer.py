@@ -100,7 +100,8 @@ class StreamWriter(EventWriter):
         choice = restored(natural_choice(reply), notes.get("choice"))
         choice.pop("message", None)
         choice.update({"index": 0, "delta": self._unsaid(notes.get("message", {}))})
-        choice["finish_reason"] = choice.get("finish_reason") or "stop"  # without one it looks cut
+        if end.stop_reason is not StopReason.UNKNOWN or not notes:  # else whoever said it gives no reasons
+            choice["finish_reason"] = choice.get("finish_reason") or "stop"  # without one it looks cut
         others = [one for other in notes.get("others", ()) for one in _choice_chunks(other)]
         out = b"".join(sse_frame({**self._base, "choices": [one]}) for one in (choice, *others))
         whole = restored(natural_reply(reply), notes.get("residue"))
