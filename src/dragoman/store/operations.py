@@ -630,18 +630,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def found_from(row: tuple[Any, ...]) -> Found:
-    columns = Columns(
-        id=row[2],
-        role=row[3],
-        content_json=row[4],
-        metadata_json=row[5],
-        created_at=row[6],
-        schema_version=row[7],
-        status=row[8],
-        unknown_json=row[9],
-        blobs_json=row[10],
-    )
-    return Found(row[0], row[1], columns, row[11])
+    return Found(row[0], row[1], Columns(*row[2:11]), row[11])
 
 
 @operation

@@ -44,8 +44,8 @@ class Large(msgspec.Struct, frozen=True, array_like=True):
     form: str  # "text", "base64" for bytes, or "json" for a text that was written in a way which is not ours
 
 
-class Columns(msgspec.Struct, frozen=True, kw_only=True):
-    """The columns of a row that say the message."""
+class Columns(msgspec.Struct, frozen=True):
+    """The columns of a row that say the message, in the order in which they are read."""
 
     id: str
     role: str

@@ -242,7 +242,8 @@ class Store:
             what = f"it belongs to session {message.session_id!r}"
             raise FormatError(what, where=f"message {message.id}", remedy=f"Append it there, not to {session_id!r}")
         created_at = self.clock() if message.created_at == _UNKNOWN_TIME else message.created_at
-        return message.replace(id=self._ids.next(), session_id=session_id, created_at=created_at)
+        # What is new needs no looking at, and the rest was looked at when the message was made.
+        return msgspec.structs.replace(message, id=self._ids.next(), session_id=session_id, created_at=created_at)
 
     async def update(self, session_id: str, message: Message) -> Row:
         """Put more into a message that is still arriving, or end it; ``ConflictError`` once it has ended."""
