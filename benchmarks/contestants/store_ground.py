@@ -47,21 +47,19 @@ class Contestant(Protocol):
     def close(self) -> None: ...
 
 
-def operations_of(opened: Callable[[Path], Contestant], *, large: bool = True) -> dict[str, Operation]:
-    """What can be measured of a store: ``large`` is false if 20,000 messages would take it minutes."""
+def operations_of(opened: Callable[[Path], Contestant]) -> dict[str, Operation]:
+    """What can be measured of a store."""
     folder = Path(tempfile.mkdtemp(prefix="store-bench-", dir=os.environ.get("BENCH_FOLDER")))
     made: dict[str, Operation] = {}
     for size in SIZES:
-        if size < 20_000 or large:
-            store = opened(folder / f"{size}.db")
-            store.seed("one", [text() for _ in range(size)])
-            made[f"append {size}"] = (text, lambda said, store=store: store.append("one", said), lambda _: None)
-            if size == 20_000:
-                made["last 50"] = (
-                    lambda: 50,
-                    lambda count, store=store: store.last("one", count),
-                    lambda count: None if count == 50 else f"{count} messages",
-                )
+        store = opened(folder / f"{size}.db")
+        store.seed("one", [text() for _ in range(size)])
+        made[f"append {size}"] = (text, lambda said, store=store: store.append("one", said), lambda _: None)
+    made["last 50"] = (  # of the longest
+        lambda: 50,
+        lambda count, store=store: store.last("one", count),
+        lambda count: None if count == 50 else f"{count} messages",
+    )
     for writers in WRITERS:
         store = opened(folder / f"writers-{writers}.db")
         for number in range(writers):
