@@ -1,0 +1,211 @@
+"""What worked before: turns like this one, which models answered them, how well, and at what price.
+
+    fingerprint_of(…) -> Fingerprint      what a turn looks like when it begins
+    PatternSample                         a fingerprint, the model that answered, and how that was judged
+    recommend(…) -> Recommendation        the model that did best on the nearest samples, and how sure that is
+
+A fingerprint is made when a turn begins and kept with the evaluation of that turn, so what is looked up later was made
+by the same function from the same kind of facts. Of the message it holds what it is about, file endings and the names
+of top folders, and no sentence. The one rule: the same samples in the same order always give the same recommendation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import Annotated, Final
+
+import msgspec
+
+from dragoman.value import Value
+
+NEAREST: Final = 10  # so many of the most similar samples are asked
+_WEIGHTS_OF_SETS: Final = {
+    "intent_tags": 0.30,
+    "file_extensions": 0.20,
+    "tool_names": 0.15,
+    "path_buckets": 0.10,
+    "side_effects": 0.10,
+}
+_WEIGHT_OF_TOKENS: Final = 0.10
+_WEIGHT_OF_IMAGES: Final = 0.05
+
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+# --- what a turn looks like ------------------------------------------------------------------------------------------
+
+
+class Fingerprint(Value, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """What a turn looks like when it begins. Sets are sorted tuples, so equal fingerprints have equal bytes."""
+
+    intent_tags: tuple[str, ...] = ()  # what is asked for, by the words of INTENTS
+    file_extensions: tuple[str, ...] = ()  # of files that the message names, with the dot, in small letters
+    tool_names: tuple[str, ...] = ()  # called in the session so far
+    path_buckets: tuple[str, ...] = ()  # first folders of the paths that the message names
+    side_effects: tuple[str, ...] = ()  # what the tools that were called can do: read, write, execute, …
+    token_bucket: str = ""  # how long the prompt is, roughly
+    has_images: bool = False  # whether the model would be shown any
+
+
+INTENTS: Final = {
+    "explain": "explain describe why what how understand meaning",
+    "fix": "fix bug error broken fails failing crash exception traceback debug wrong",
+    "write": "write add implement create build generate draft",
+    "change": "change refactor rename move replace clean simplify rewrite migrate update",
+    "review": "review check audit critique feedback improve",
+    "test": "test tests testing pytest coverage assert",
+    "document": "document documentation docs readme docstring changelog comment",
+    "search": "find search locate where grep list",
+    "summarize": "summarize summarise summary tldr shorten condense",
+    "translate": "translate translation",
+    "plan": "plan design architecture propose decide compare",
+    "run": "run execute install deploy start",
+    "compute": "calculate compute sum count solve prove",
+    "extract": "extract parse classify label json csv table",
+}
+_INTENT_OF_WORD: Final = {word: intent for intent, words in INTENTS.items() for word in words.split()}
+_WORD: Final = re.compile(r"[a-z]+")
+_PATH: Final = re.compile(r"[\w.~/-]*[\w~/-]\.[A-Za-z]\w{0,9}(?![\w.-])|[\w.~-]+(?:/[\w.~-]+)+")
+_EXTENSION: Final = re.compile(r"\.[A-Za-z]\w{0,9}\Z")
+_MOST_NAMES: Final = 16  # of one kind; a message may be a listing of thousands of files
+_LONGEST_TEXT: Final = 100_000  # what is behind it tells nothing new about what is asked for
+_TOKEN_BUCKETS: Final = ((1_000, "<1k"), (4_000, "<4k"), (16_000, "<16k"), (64_000, "<64k"), (256_000, "<256k"))
+
+
+def fingerprint_of(
+    text: str,
+    *,
+    estimated_input_tokens: int,
+    has_images: bool = False,
+    tool_names: Iterable[str] = (),
+    side_effects: Iterable[str] = (),
+) -> Fingerprint:
+    """The fingerprint of a turn that begins with this text."""
+    head = text[:_LONGEST_TEXT]
+    paths = _PATH.findall(head)
+    words = _WORD.findall(head.lower())
+    return Fingerprint(
+        intent_tags=_few(_INTENT_OF_WORD[word] for word in words if word in _INTENT_OF_WORD),
+        file_extensions=_few(found[0].lower() for path in paths if (found := _EXTENSION.search(path))),
+        tool_names=_few(tool_names),
+        path_buckets=_few(bucket for path in paths if (bucket := _first_folder(path))),
+        side_effects=_few(str(effect) for effect in side_effects),
+        token_bucket=next((name for below, name in _TOKEN_BUCKETS if estimated_input_tokens < below), "256k+"),
+        has_images=has_images,
+    )
+
+
+def _few(names: Iterable[str]) -> tuple[str, ...]:
+    """The first few different names, sorted."""
+    return tuple(sorted(list(dict.fromkeys(names))[:_MOST_NAMES]))
+
+
+def _first_folder(path: str) -> str:
+    parts = [part for part in path.split("/")[:-1] if part not in ("", ".", "..", "~")]
+    return parts[0] if parts else ""
+
+
+def similarity(one: Fingerprint, other: Fingerprint) -> float:
+    """How alike two turns look, from 0 to 1: a weighted Jaccard index."""
+    alike = sum(
+        weight * _jaccard(getattr(one, name), getattr(other, name)) for name, weight in _WEIGHTS_OF_SETS.items()
+    )
+    alike += _WEIGHT_OF_TOKENS * (one.token_bucket == other.token_bucket)
+    alike += _WEIGHT_OF_IMAGES * (one.has_images == other.has_images)
+    return min(1.0, alike)
+
+
+def _jaccard(one: tuple[str, ...], other: tuple[str, ...]) -> float:
+    """The share of what is in both in what is in either; two empty sets are alike."""
+    first, second = set(one), set(other)
+    either = first | second
+    return len(first & second) / len(either) if either else 1.0
+
+
+# --- what worked -----------------------------------------------------------------------------------------------------
+
+
+class PatternSample(Value, frozen=True, kw_only=True):
+    """How turns of one look went with one model."""
+
+    fingerprint: Fingerprint
+    primary_model: str  # the model that answered, as provider:name
+    success: Share  # 1 for good, 0 for bad; a mean if the sample stands for several turns
+    sample_size: Annotated[int, msgspec.Meta(ge=1)] = 1  # how many turns it stands for
+    cost_usd: Decimal | None = None  # what one such turn cost, if that is known
+
+
+class PatternSettings(Value, frozen=True, kw_only=True):
+    """How much a recommendation has to be worth before it is taken."""
+
+    enabled: bool = True
+    cost_weight: Share = 0.05  # how much cheapness counts against success
+    min_confidence: Share = 0.05
+    min_sample_size: Annotated[int, msgspec.Meta(ge=1)] = 5
+
+
+class PatternAlternative(Value, frozen=True, kw_only=True, omit_defaults=False):
+    """How one model did on the nearest samples."""
+
+    model: str
+    score: float
+    sample_size: int
+
+
+class Recommendation(Value, frozen=True, kw_only=True):
+    """The models that did best on turns like this one, the best first, and how far the first one leads."""
+
+    ranked: tuple[PatternAlternative, ...]
+    confidence: Share
+
+    @property
+    def best(self) -> PatternAlternative:
+        """The model that did best."""
+        return self.ranked[0]
+
+
+def recommend(
+    fingerprint: Fingerprint, samples: Sequence[PatternSample], settings: PatternSettings | None = None
+) -> Recommendation | None:
+    """What the nearest samples recommend; none if there are no samples. Of equals the earlier sample is nearer."""
+    if not samples:
+        return None
+    nearest = sorted(samples, key=lambda sample: -similarity(fingerprint, sample.fingerprint))[:NEAREST]
+    groups: dict[str, list[PatternSample]] = {}
+    for sample in nearest:
+        groups.setdefault(sample.primary_model, []).append(sample)
+    efficiency = _efficiencies({model: _mean_cost(group) for model, group in groups.items()})
+    weight = (settings or PatternSettings()).cost_weight
+    ranked = [
+        PatternAlternative(
+            model=model,
+            score=(1 - weight) * _mean_success(group) + weight * efficiency[model],
+            sample_size=sum(sample.sample_size for sample in group),
+        )
+        for model, group in groups.items()
+    ]
+    ranked.sort(key=lambda alternative: -alternative.score)
+    top, second = ranked[0].score, ranked[1].score if len(ranked) > 1 else 0.0
+    return Recommendation(ranked=tuple(ranked), confidence=(top - second) / top if top else 0.0)
+
+
+def _mean_success(group: list[PatternSample]) -> float:
+    size = sum(sample.sample_size for sample in group)
+    return sum(sample.success * sample.sample_size for sample in group) / size
+
+
+def _mean_cost(group: list[PatternSample]) -> Decimal | None:
+    known = [(sample.cost_usd, sample.sample_size) for sample in group if sample.cost_usd is not None]
+    size = sum(count for _, count in known)
+    return sum((cost * count for cost, count in known), Decimal(0)) / size if size else None
+
+
+def _efficiencies(costs: dict[str, Decimal | None]) -> dict[str, float]:
+    """How cheap each model is among the others: 1 for the cheapest, 0 for the dearest and where nothing is known."""
+    known = [cost for cost in costs.values() if cost is not None]
+    low, high = min(known, default=Decimal(0)), max(known, default=Decimal(0))
+    if low == high:
+        return dict.fromkeys(costs, 0.0)
+    return {model: 0.0 if cost is None else float((high - cost) / (high - low)) for model, cost in costs.items()}
