@@ -13,12 +13,17 @@
     │   ├── UnknownModelError         no such model in the catalog
     │   ├── UnknownPriceError         no price for that model at that time
     │   ├── UnknownSessionError       no such session in the store
+    │   ├── UnknownToolError          no such tool in the registry
     │   └── UnknownMessageError       no such message in that session
     ├── StoreError                    the store cannot do what was asked
     │   ├── ConflictError             somebody else was first, or the same thing was said differently before
     │   ├── DamagedError              what is stored is not what was written
     │   ├── StoreUnusableError        the store cannot be opened safely
     │   └── StorageError              the disk or the database server failed or is full
+    ├── SettingsError                 a key, an address or the file of settings is missing or cannot be used
+    ├── ToolError                     a tool cannot do what was asked
+    │   ├── ToolFailedError           a tool failed, and its text is for the model to read
+    │   └── ToolSourceError           a server of tools cannot be started or reached, or does not behave
     └── RemoteFaultError              the other side failed: a provider answered with a fault
 
 Every error has a stable ``code`` for programs, and ``where``, ``what`` and ``remedy`` for people; its text is made of
@@ -158,6 +163,10 @@ class UnknownMessageError(UnknownNameError):
     code = "message_not_found"
 
 
+class UnknownToolError(UnknownNameError):
+    code = "unknown_tool"
+
+
 class StoreError(DragomanError):
     code = "store_error"
 
@@ -186,6 +195,31 @@ class StorageError(StoreError):
     the same idempotency key, or the same message ids."""
 
     code = "storage_failed"
+
+
+class SettingsError(DragomanError):
+    """Codes: invalid_config, unsafe_config, missing_key, invalid_key, missing_base_url, invalid_base_url,
+    keyring_failed, missing_package, local_model_failed."""
+
+    code = "invalid_config"
+
+
+class ToolError(DragomanError):
+    code = "tool_error"
+
+
+class ToolFailedError(ToolError):
+    """Raised by a tool. ``error_class`` is the class that the event ``tool.failed`` names."""
+
+    code = "tool_failed"
+
+    def __init__(self, what: str, *, error_class: str = "execution_error", where: str = "", remedy: str = "") -> None:
+        super().__init__(what, where=where, remedy=remedy)
+        self.error_class = error_class
+
+
+class ToolSourceError(ToolError):
+    code = "tool_source_failed"
 
 
 class RemoteFaultError(DragomanError):
