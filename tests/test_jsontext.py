@@ -162,6 +162,15 @@ def test_reading_agrees_with_the_standard_library_on_ordinary_json(value: Any) -
         assert json.dumps(read_json(text)) == json.dumps(json.loads(text))
 
 
+@pytest.mark.parametrize("colon", [b":", b" :", b": ", b"\n:\t"])
+@pytest.mark.parametrize("text", [b":", b"\\u003a", b"\\u003A", b'\\":', b""])
+def test_a_key_that_occurs_twice_is_found_however_the_text_is_spelled(colon: bytes, text: bytes) -> None:
+    once = b'{ "a"%s"%s", "b"%s{"c"%s1}}' % (colon, text, colon, colon)
+    assert read_json(once) == json.loads(once)
+    assert code_of(once.replace(b'"b"', b'"a"')) == "duplicate_key"
+    assert code_of(once.replace(b'{"c"', b'{"c"%s"%s", "c"' % (colon, text))) == "duplicate_key"
+
+
 @given(st.binary(max_size=60) | st.text('[]{}",:\\u0dD8123eE.- \n', max_size=60))
 def test_no_text_fails_in_any_other_way(text: bytes | str) -> None:
     try:
