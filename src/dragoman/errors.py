@@ -7,14 +7,20 @@
     │   ├── NewerVersionError         written by a newer version, in a shape we cannot read
     │   ├── ToolSchemaError           a tool definition uses what not every provider accepts
     │   ├── ToolInputError            a tool call does not fit its tool's schema
+    │   ├── EventError                an event is not as the catalogue has it
     │   ├── EnvelopeError             not an agent message envelope, or not a conversation of them
+    │   ├── PolicyError               a routing policy has errors, and none of it is taken
     │   └── CriticalLossError         a critical message would lose a part on the way to a provider
     ├── UnknownNameError              a name that no row of data answers to
     │   ├── UnknownModelError         no such model in the catalog
     │   ├── UnknownPriceError         no price for that model at that time
+    │   ├── UnknownEventError         no such event type in the catalogue
     │   ├── UnknownSessionError       no such session in the store
     │   ├── UnknownToolError          no such tool in the registry
     │   └── UnknownMessageError       no such message in that session
+    ├── RoutingError                  no model may answer the turn, so it does not begin
+    │   ├── RoutingConstraintError    the model that was chosen may not answer this turn
+    │   └── RoutingFailedError        no slot has a model that may answer this turn
     ├── StoreError                    the store cannot do what was asked
     │   ├── ConflictError             somebody else was first, or the same thing was said differently before
     │   ├── DamagedError              what is stored is not what was written
@@ -24,6 +30,7 @@
     ├── ToolError                     a tool cannot do what was asked
     │   ├── ToolFailedError           a tool failed, and its text is for the model to read
     │   └── ToolSourceError           a server of tools cannot be started or reached, or does not behave
+    ├── BusError                      the bus cannot take an event
     └── RemoteFaultError              the other side failed: a provider answered with a fault
 
 Every error has a stable ``code`` for programs, and ``where``, ``what`` and ``remedy`` for people; its text is made of
@@ -119,6 +126,10 @@ class ToolInputError(InputError):
         self.problems = problems
 
 
+class EventError(InputError):
+    code = "invalid_event"
+
+
 class EnvelopeError(InputError):
     """Codes: invalid_ai_message_envelope, invalid_agent_conversation_result. The text begins with the code."""
 
@@ -127,6 +138,16 @@ class EnvelopeError(InputError):
     def __init__(self, what: str, *, where: str = "", code: str | None = None) -> None:
         super().__init__(what, where=where, code=code)
         self.args = (" ".join(part for part in (f"{self.code}:", where, what) if part),)
+
+
+class PolicyError(InputError):
+    """``problems`` lists every one found, each beginning with its place."""
+
+    code = "invalid_policy"
+
+    def __init__(self, problems: tuple[str, ...], *, where: str = "") -> None:
+        super().__init__("; ".join(problems), where=where, remedy="See the routing page of the documentation")
+        self.problems = problems
 
 
 class CriticalLossError(InputError):
@@ -155,6 +176,10 @@ class UnknownPriceError(UnknownNameError):
     code = "unknown_price"
 
 
+class UnknownEventError(UnknownNameError):
+    code = "unknown_event"
+
+
 class UnknownSessionError(UnknownNameError):
     code = "session_not_found"
 
@@ -165,6 +190,54 @@ class UnknownMessageError(UnknownNameError):
 
 class UnknownToolError(UnknownNameError):
     code = "unknown_tool"
+
+
+class RoutingError(DragomanError):
+    code = "routing_error"
+
+
+class RoutingConstraintError(RoutingError):
+    """``source`` is the slot of the choice, ``validation_failure`` the gate that it failed, ``would_fall_back_to`` what
+    would answer if nothing had been chosen."""
+
+    code = "routing_constraint_failure"
+
+    def __init__(
+        self, what: str, *, source: str, model: str, validation_failure: str, would_fall_back_to: str | None
+    ) -> None:
+        instead = f"; without a choice {would_fall_back_to} would answer" if would_fall_back_to else ""
+        super().__init__(what, remedy=f"Active model unchanged. Choose another one{instead}")
+        self.source = source
+        self.model = model
+        self.validation_failure = validation_failure
+        self.would_fall_back_to = would_fall_back_to
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The same for programs."""
+        names = ("source", "model", "validation_failure", "would_fall_back_to")
+        return {name: getattr(self, name) for name in names}
+
+
+class RoutingFailedError(RoutingError):
+    """``tried`` has a model, policy, rule_name and reason for each candidate that was rejected."""
+
+    code = "routing_failed"
+
+    def __init__(self, tried: tuple[dict[str, Any], ...], alternative_providers_configured: tuple[str, ...]) -> None:
+        told = ", ".join(f"{candidate['model']} ({candidate['reason']})" for candidate in tried)
+        super().__init__(
+            f"no model may answer: {told}" if told else "no model may answer: none is named anywhere",
+            remedy="Choose one with /model or @model, or write a global_default into the routing policy",
+        )
+        self.tried = tried
+        self.alternative_providers_configured = alternative_providers_configured
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The same for programs."""
+        providers = list(self.alternative_providers_configured)
+        return {"tried": list(self.tried), "alternative_providers_configured": providers}
 
 
 class StoreError(DragomanError):
@@ -220,6 +293,12 @@ class ToolFailedError(ToolError):
 
 class ToolSourceError(ToolError):
     code = "tool_source_failed"
+
+
+class BusError(DragomanError):
+    """Codes: bus_overflow, bus_closed."""
+
+    code = "bus_overflow"
 
 
 class RemoteFaultError(DragomanError):

@@ -1,24 +1,53 @@
 """Which model answers a turn, and why: seven slots are asked in a fixed order, and the first valid candidate wins.
 
+    facts_of(history, content, …)     what is known of the turn
+    read_policy(document, registry)   what somebody wrote down about it
+    decide(facts, policy, registry)   the decision, with every slot that was asked and its reason
+
 Everything comes in as values: the message, what is known of the history, the policy, the models with what they can do,
-who is reachable, what worked before, the time. A decision goes out, with every slot that was asked and its reason. The
-one rule: what a person chose explicitly is taken or refused, and never replaced by something else without a word.
+who is reachable, what worked before, the time. The one rule: what a person chose explicitly is taken or refused, and
+never replaced by something else without a word.
 """
 
 from __future__ import annotations
 
-from dragoman.routing.pattern import (
-    Fingerprint,
-    PatternSample,
-    PatternSettings,
-    fingerprint_of,
-    recommend,
-)
+from dragoman.routing.availability import Availability, Change
+from dragoman.routing.chain import SLOTS, ChainEntry, Decision, Refusal, decide
+from dragoman.routing.facts import Needs, TurnFacts, facts_of
+from dragoman.routing.override import Override, read_override
+from dragoman.routing.pattern import Fingerprint, PatternSample, PatternSettings, fingerprint_of, recommend
+from dragoman.routing.policy import Policy, Rule, WorkspacePolicy, read_policy
+from dragoman.routing.predicates import PREDICATES
+from dragoman.routing.registry import TIERS, Registry
+from dragoman.routing.sticky import Sticky
+from dragoman.routing.validation import FAILURES, validation_failure
 
 __all__ = [
+    "FAILURES",
+    "PREDICATES",
+    "SLOTS",
+    "TIERS",
+    "Availability",
+    "ChainEntry",
+    "Change",
+    "Decision",
     "Fingerprint",
+    "Needs",
+    "Override",
     "PatternSample",
     "PatternSettings",
+    "Policy",
+    "Refusal",
+    "Registry",
+    "Rule",
+    "Sticky",
+    "TurnFacts",
+    "WorkspacePolicy",
+    "decide",
+    "facts_of",
     "fingerprint_of",
+    "read_override",
+    "read_policy",
     "recommend",
+    "validation_failure",
 ]

@@ -67,8 +67,8 @@ INTENTS: Final = {
 }
 _INTENT_OF_WORD: Final = {word: intent for intent, words in INTENTS.items() for word in words.split()}
 _WORD: Final = re.compile(r"[a-z]+")
-_PATH: Final = re.compile(r"[\w.~/-]*[\w~/-]\.[A-Za-z]\w{0,9}(?![\w.-])|[\w.~-]+(?:/[\w.~-]+)+")
-_EXTENSION: Final = re.compile(r"\.[A-Za-z]\w{0,9}\Z")
+_PATH: Final = re.compile(r"[\w.~/-]+")
+_EXTENSION: Final = re.compile(r"[\w~-]\.([A-Za-z]\w{0,9})\Z")
 _MOST_NAMES: Final = 16  # of one kind; a message may be a listing of thousands of files
 _LONGEST_TEXT: Final = 100_000  # what is behind it tells nothing new about what is asked for
 _TOKEN_BUCKETS: Final = ((1_000, "<1k"), (4_000, "<4k"), (16_000, "<16k"), (64_000, "<64k"), (256_000, "<256k"))
@@ -84,11 +84,11 @@ def fingerprint_of(
 ) -> Fingerprint:
     """The fingerprint of a turn that begins with this text."""
     head = text[:_LONGEST_TEXT]
-    paths = _PATH.findall(head)
+    paths = [path.rstrip(".") for path in _PATH.findall(head) if "." in path or "/" in path]
     words = _WORD.findall(head.lower())
     return Fingerprint(
         intent_tags=_few(_INTENT_OF_WORD[word] for word in words if word in _INTENT_OF_WORD),
-        file_extensions=_few(found[0].lower() for path in paths if (found := _EXTENSION.search(path))),
+        file_extensions=_few(f".{found[1].lower()}" for path in paths if (found := _EXTENSION.search(path[-16:]))),
         tool_names=_few(tool_names),
         path_buckets=_few(bucket for path in paths if (bucket := _first_folder(path))),
         side_effects=_few(str(effect) for effect in side_effects),

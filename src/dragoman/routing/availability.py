@@ -1,0 +1,209 @@
+"""Who is reachable: what calls tell about models and providers, as a value that each call changes.
+
+    availability.noted(provider, model, now, error_class=None) -> (availability, changes)
+    availability.refreshed(now) -> (availability, changes)
+    availability.is_available(provider, model, now)
+
+A model is taken for unavailable after five failures in a row within two minutes, a provider after three of its models
+within two minutes, after two network errors within thirty seconds, and at once after a refused key. A success clears
+the provider and that model; five minutes without a call clear everything. Only what a provider is to blame for counts:
+a request that was wrong, too long or cancelled says nothing about who was asked. The one rule: time comes in with each
+call, and what was noted in between does not change.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+import msgspec
+
+Scope = Literal["model_specific", "provider_wide"]
+
+STREAK: Final = 5  # failures in a row make a model unavailable,
+WINDOW: Final = timedelta(minutes=2)  # if they lie within this time
+MODELS: Final = 3  # unavailable models make their provider unavailable, within the same time
+NETWORK_ERRORS: Final = 2  # make a provider unavailable,
+NETWORK_WINDOW: Final = timedelta(seconds=30)  # if they lie within this time
+REST: Final = timedelta(minutes=5)  # without a call, and everything is tried again
+NOT_THEIR_FAULT: Final = frozenset({"cancelled", "context_overflow", "invalid_request"})
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A model or a provider became unavailable, or recovered."""
+
+    provider: str
+    scope: Scope
+    models_affected: tuple[str, ...]  # of the provider, as far as they were called
+    is_available: bool
+    trigger_reason: str
+    downtime_seconds: float | None = None  # of one that recovered
+
+    @property
+    def event_type(self) -> str:
+        """The event that tells of it."""
+        return "routing.provider_recovered" if self.is_available else "routing.provider_unavailable"
+
+    def payload(self) -> dict[str, Any]:
+        """The event's payload."""
+        told: dict[str, Any] = {
+            "provider": self.provider,
+            "scope": self.scope,
+            "models_affected": list(self.models_affected),
+            "trigger_reason": self.trigger_reason,
+        }
+        if self.downtime_seconds is not None:
+            told["downtime_seconds"] = self.downtime_seconds
+        return told
+
+
+class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """What the calls of one model tell."""
+
+    last_call: datetime
+    failures: tuple[datetime, ...] = ()  # in a row, the newest last, as many as are counted
+    since: datetime | None = None  # unavailable since then
+
+
+class ProviderHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """What the calls of all models of one provider tell."""
+
+    last_call: datetime
+    models: dict[str, ModelHealth] = {}
+    network_errors: tuple[datetime, ...] = ()  # the newest last
+    since: datetime | None = None  # unavailable since then, whatever the model
+
+
+class Availability(msgspec.Struct, frozen=True):
+    """What is known of everybody who was called. Who was not called is taken for available."""
+
+    providers: dict[str, ProviderHealth] = {}
+
+    def is_available(self, provider: str, model: str, now: datetime) -> bool:
+        """Whether the model may be asked."""
+        health = self.providers.get(provider)
+        if health is None:
+            return True
+        if health.since is not None and not _rested(health.last_call, now):
+            return False
+        known = health.models.get(model)
+        return known is None or known.since is None or _rested(known.last_call, now)
+
+    def noted(
+        self, provider: str, model: str, now: datetime, error_class: str | None = None
+    ) -> tuple[Availability, tuple[Change, ...]]:
+        """After a call that worked, or failed with that class of error, retries included."""
+        fresh, changes = self.refreshed(now)
+        if error_class in NOT_THEIR_FAULT:
+            return fresh, changes
+        health = fresh.providers.get(provider) or ProviderHealth(last_call=now)
+        if error_class is None:
+            after, more = _after_success(provider, health, model, now)
+        else:
+            after, more = _after_failure(provider, health, model, now, error_class)
+        return Availability({**fresh.providers, provider: after}), (*changes, *more)
+
+    def refreshed(self, now: datetime) -> tuple[Availability, tuple[Change, ...]]:
+        """What is left when those who were not called for long enough are tried again."""
+        changes: list[Change] = []
+        providers: dict[str, ProviderHealth] = {}
+        for provider, health in self.providers.items():
+            providers[provider] = _after_rest(provider, health, now, changes)
+        return (Availability(providers) if changes else self), tuple(changes)
+
+    def forgotten(self, provider: str) -> Availability:
+        """Without what is known of a provider: for a person who says that it is to be tried again."""
+        return Availability({key: health for key, health in self.providers.items() if key != provider})
+
+
+def _rested(last_call: datetime, now: datetime) -> bool:
+    return now - last_call >= REST
+
+
+def _after_success(
+    provider: str, health: ProviderHealth, model: str, now: datetime
+) -> tuple[ProviderHealth, tuple[Change, ...]]:
+    changes = []
+    known = health.models.get(model)
+    if health.since is not None:
+        changes.append(_recovered(provider, "provider_wide", tuple(sorted(health.models)), health.since, now))
+    if known is not None and known.since is not None:
+        changes.append(_recovered(provider, "model_specific", (model,), known.since, now))
+    models = {**health.models, model: ModelHealth(last_call=now)}
+    return ProviderHealth(last_call=now, models=models), tuple(changes)
+
+
+def _after_failure(
+    provider: str, health: ProviderHealth, model: str, now: datetime, error_class: str
+) -> tuple[ProviderHealth, tuple[Change, ...]]:
+    changes = []
+    models = {**health.models, model: _failed(health.models.get(model), now)}
+    was = health.models.get(model)
+    if models[model].since is not None and (was is None or was.since is None):
+        reason = f"{STREAK} consecutive failures within {WINDOW.seconds} s, the last one {error_class}"
+        changes.append(_unavailable(provider, "model_specific", (model,), reason))
+    network = health.network_errors
+    if error_class == "network":
+        network = (*(at for at in network if now - at <= NETWORK_WINDOW), now)[-NETWORK_ERRORS:]
+    wide = _provider_wide(models, network, now, error_class)
+    since = health.since
+    if wide is not None and since is None:
+        since = now
+        changes.append(_unavailable(provider, "provider_wide", tuple(sorted(models)), wide))
+    return ProviderHealth(last_call=now, models=models, network_errors=network, since=since), tuple(changes)
+
+
+def _failed(known: ModelHealth | None, now: datetime) -> ModelHealth:
+    """A model after one more failure. A gap restarts the streak."""
+    before = known.failures if known is not None else ()
+    if before and now - before[-1] > WINDOW:
+        before = ()
+    failures = (*before, now)[-STREAK:]
+    since = known.since if known is not None else None
+    if since is None and len(failures) == STREAK and now - failures[0] <= WINDOW:
+        since = now
+    return ModelHealth(last_call=now, failures=failures, since=since)
+
+
+def _provider_wide(
+    models: dict[str, ModelHealth], network: tuple[datetime, ...], now: datetime, error_class: str
+) -> str | None:
+    """Why a failure is the whole provider's."""
+    if error_class == "auth":
+        return "auth error"
+    if error_class == "network" and len(network) == NETWORK_ERRORS:
+        return f"{NETWORK_ERRORS} network errors within {NETWORK_WINDOW.seconds} s"
+    down = [health for health in models.values() if health.since is not None and now - health.since <= WINDOW]
+    return f"{len(down)} models unavailable within {WINDOW.seconds} s" if len(down) >= MODELS else None
+
+
+def _after_rest(provider: str, health: ProviderHealth, now: datetime, changes: list[Change]) -> ProviderHealth:
+    if health.since is not None and _rested(health.last_call, now):
+        affected = tuple(sorted(health.models))
+        changes.append(_recovered(provider, "provider_wide", affected, health.since, now, reason=_NO_CALLS))
+        health = msgspec.structs.replace(health, since=None, network_errors=())
+    for model, known in health.models.items():
+        if known.since is not None and _rested(known.last_call, now):
+            changes.append(_recovered(provider, "model_specific", (model,), known.since, now, reason=_NO_CALLS))
+            health = msgspec.structs.replace(health, models={**health.models, model: ModelHealth(last_call=now)})
+    return health
+
+
+_NO_CALLS: Final = f"{REST.seconds} s without calls"
+
+
+def _unavailable(provider: str, scope: Scope, models: tuple[str, ...], reason: str) -> Change:
+    return Change(provider=provider, scope=scope, models_affected=models, is_available=False, trigger_reason=reason)
+
+
+def _recovered(
+    provider: str, scope: Scope, models: tuple[str, ...], since: datetime, now: datetime, *, reason: str = "success"
+) -> Change:
+    return Change(
+        provider=provider,
+        scope=scope,
+        models_affected=models,
+        is_available=True,
+        trigger_reason=reason,
+        downtime_seconds=(now - since).total_seconds(),
+    )

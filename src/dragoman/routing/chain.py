@@ -1,0 +1,286 @@
+"""The chain: seven slots in a fixed order. The first candidate that passes every gate answers the turn.
+
+    decide(facts, policy, registry, availability=…, samples=…) -> Decision
+
+    per_message_override    @model in the message, or a model named beside it
+    manual_sticky           /model, until it is cleared
+    rule                    the first rule of the policy that holds
+    pattern                 what did best on turns like this one
+    delegate_request        the tier that a delegation asked for
+    workspace_default
+    global_default
+
+A slot without a candidate is not applicable, one whose candidate fails a gate is rejected, and then the next is asked.
+After the winner nobody is asked, so a chain ends with it. The one rule: what a person chose explicitly is taken or
+refused; a refusal names what the chain would have taken instead, and takes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from dragoman.errors import RoutingConstraintError, RoutingFailedError
+from dragoman.message import ContentBlock, RoutingDecisionRecord, RoutingMode, TextBlock
+from dragoman.routing.availability import Availability
+from dragoman.routing.facts import TurnFacts
+from dragoman.routing.override import read_override
+from dragoman.routing.pattern import PatternAlternative, PatternSample, recommend
+from dragoman.routing.policy import Policy, PolicyHere
+from dragoman.routing.predicates import holds
+from dragoman.routing.registry import Registry
+from dragoman.routing.validation import FAILURES, validation_failure
+
+Slot = Literal[
+    "per_message_override",
+    "manual_sticky",
+    "rule",
+    "pattern",
+    "delegate_request",
+    "workspace_default",
+    "global_default",
+]
+Verdict = Literal["not_applicable", "deferred", "rejected", "chose"]  # deferred is reserved: nobody is asked after
+
+_MODES: Final[dict[Slot, RoutingMode]] = {
+    "per_message_override": RoutingMode.OVERRIDE,
+    "manual_sticky": RoutingMode.MANUAL,
+    "rule": RoutingMode.RULE,
+    "pattern": RoutingMode.PATTERN,
+    "delegate_request": RoutingMode.DELEGATE,
+    "workspace_default": RoutingMode.DEFAULT,
+    "global_default": RoutingMode.DEFAULT,
+}
+SLOTS: Final = tuple(_MODES)
+EXPLICIT: Final = ("per_message_override", "manual_sticky")  # what a person chose
+
+
+class ChainEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One slot: whom it proposed, and what became of that."""
+
+    policy: Slot
+    verdict: Verdict
+    reason: str
+    candidate_model: str | None = None
+    rule_name: str | None = None
+    confidence: float | None = None
+    pattern_alternatives: tuple[PatternAlternative, ...] | None = None
+    validation_failure: str | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why no model answers."""
+
+    code: Literal["routing_failed", "routing_constraint_failure"]
+    source: Slot | None = None  # of a choice that was refused
+    model: str | None = None
+    validation_failure: str | None = None
+    would_fall_back_to: str | None = None  # what the slots behind it would have taken
+    alternative_providers_configured: tuple[str, ...] = ()  # when every slot was asked
+
+    def payload(self) -> dict[str, Any]:
+        """The payload of ``routing_constraint_failure``."""
+        return {
+            "source": self.source,
+            "model": self.model,
+            "validation_failure": self.validation_failure,
+            "would_fall_back_to": self.would_fall_back_to,
+        }
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """Which model answers, and every slot that was asked on the way there."""
+
+    chosen_model: str  # canonical id; empty if none may answer
+    winner_index: int  # of the chain; -1 if none may answer
+    chain: tuple[ChainEntry, ...]
+    content: tuple[ContentBlock, ...]  # the message without its @model
+    record: RoutingDecisionRecord | None = None  # for the message that answers
+    refusal: Refusal | None = None
+
+    @property
+    def text(self) -> str:
+        """What the user says in words, without the @model."""
+        return "\n".join(block.text for block in self.content if isinstance(block, TextBlock))
+
+    @property
+    def tried(self) -> tuple[dict[str, Any], ...]:
+        """The candidates that were rejected, each with its slot and the reason."""
+        return tuple(
+            {
+                "model": entry.candidate_model,
+                "policy": entry.policy,
+                "rule_name": entry.rule_name,
+                "reason": entry.validation_failure,
+            }
+            for entry in self.chain
+            if entry.verdict == "rejected"
+        )
+
+    def payload(self, elapsed_ms: float) -> dict[str, Any]:
+        """The payload of ``route.decided``, which is told exactly once a turn, also when none may answer."""
+        return {
+            "chosen_model": self.chosen_model,
+            "winner_index": self.winner_index,
+            "elapsed_ms": elapsed_ms,
+            "chain": msgspec.json.decode(msgspec.json.encode(self.chain)),
+        }
+
+    def raise_if_refused(self) -> None:
+        """``RoutingConstraintError`` for a choice that was refused, ``RoutingFailedError`` if nobody may answer."""
+        refusal = self.refusal
+        if refusal is None:
+            return
+        if refusal.code == "routing_failed":
+            raise RoutingFailedError(self.tried, refusal.alternative_providers_configured)
+        raise RoutingConstraintError(
+            f"Cannot use {refusal.model}: {FAILURES[str(refusal.validation_failure)]}",
+            source=str(refusal.source),
+            model=str(refusal.model),
+            validation_failure=str(refusal.validation_failure),
+            would_fall_back_to=refusal.would_fall_back_to,
+        )
+
+
+def decide(
+    facts: TurnFacts,
+    policy: Policy,
+    registry: Registry,
+    *,
+    availability: Availability | None = None,
+    samples: Sequence[PatternSample] = (),
+) -> Decision:
+    """Which model answers a turn. Once, when it begins: it holds for every call of the turn.
+
+    A message that names a model which nobody has, or nothing but a model, raises before any slot is asked. Otherwise
+    a decision comes back, also if it is a refusal, so that it can be told before ``raise_if_refused`` is called.
+    """
+    asked = read_override(facts.content, registry, facts.override)
+    facts = msgspec.structs.replace(facts, content=asked.content, override=asked.model)
+    chain: list[ChainEntry] = []
+    slots = _asked_in_order(facts, policy.at(facts.workspace_path), registry, samples)
+    for entry in slots:
+        judged = _judged(entry, facts, registry, availability or Availability())
+        chain.append(judged)
+        if judged.verdict == "chose":
+            return _chosen(chain, facts)
+        if judged.verdict == "rejected" and judged.policy in EXPLICIT:
+            behind = (_judged(later, facts, registry, availability or Availability()) for later in slots)
+            return _refused(
+                judged, next((e.candidate_model for e in behind if e.verdict == "chose"), None), chain, facts
+            )
+    refusal = Refusal(code="routing_failed", alternative_providers_configured=tuple(sorted(registry.configured)))
+    return Decision(chosen_model="", winner_index=-1, chain=tuple(chain), content=facts.content, refusal=refusal)
+
+
+def _chosen(chain: list[ChainEntry], facts: TurnFacts) -> Decision:
+    winner = chain[-1]
+    model = winner.candidate_model or ""
+    weighed = [entry.candidate_model for entry in chain[:-1] if entry.candidate_model]
+    weighed += [alternative.model for entry in chain for alternative in entry.pattern_alternatives or ()]
+    record = RoutingDecisionRecord(
+        mode=_MODES[winner.policy],
+        chosen_model=model,
+        reason=winner.reason,
+        rule_name=winner.rule_name,
+        confidence=winner.confidence,
+        alternatives_considered=tuple(dict.fromkeys(name for name in weighed if name != model)),
+    )
+    return Decision(
+        chosen_model=model, winner_index=len(chain) - 1, chain=tuple(chain), content=facts.content, record=record
+    )
+
+
+def _refused(entry: ChainEntry, instead: str | None, chain: list[ChainEntry], facts: TurnFacts) -> Decision:
+    refusal = Refusal(
+        code="routing_constraint_failure",
+        source=entry.policy,
+        model=entry.candidate_model,
+        validation_failure=entry.validation_failure,
+        would_fall_back_to=instead,
+    )
+    return Decision(chosen_model="", winner_index=-1, chain=tuple(chain), content=facts.content, refusal=refusal)
+
+
+def _judged(entry: ChainEntry, facts: TurnFacts, registry: Registry, availability: Availability) -> ChainEntry:
+    """The entry of a slot, after its candidate was put through the gates."""
+    if entry.candidate_model is None:
+        return entry
+    failure = validation_failure(entry.candidate_model, facts, registry, availability)
+    if failure is None:
+        return entry
+    return msgspec.structs.replace(entry, verdict="rejected", validation_failure=failure)
+
+
+# --- the slots -------------------------------------------------------------------------------------------------------
+
+
+def _asked_in_order(
+    facts: TurnFacts, here: PolicyHere, registry: Registry, samples: Sequence[PatternSample]
+) -> Iterator[ChainEntry]:
+    """What each slot proposes, as long as somebody asks."""
+    yield _slot("per_message_override", facts.override, "per-message @model override", "no @model in message")
+    sticky = _canonical(facts.sticky, registry)
+    yield _slot("manual_sticky", sticky, "session sticky model (/model)", "no sticky model set")
+    yield _rule(facts, here)
+    yield _pattern(facts, here, samples)
+    tier = _tier_model(facts.delegate_tier, here, registry)
+    absent = "not a delegation re-entry"
+    if facts.delegate_tier is not None:
+        absent = f"no model for tier {facts.delegate_tier!r}"
+    yield _slot("delegate_request", tier, "delegate() tier resolution", absent)
+    yield _slot("workspace_default", here.workspace_default, "workspace default", "no workspace default configured")
+    default = _canonical(here.global_default, registry)
+    yield _slot("global_default", default, "global default fallback", "no global default configured")
+
+
+def _slot(policy: Slot, candidate: str | None, reason: str, absent: str) -> ChainEntry:
+    if candidate is None:
+        return ChainEntry(policy=policy, verdict="not_applicable", reason=absent)
+    return ChainEntry(policy=policy, verdict="chose", reason=reason, candidate_model=candidate)
+
+
+def _canonical(name: str | None, registry: Registry) -> str | None:
+    """The id of a model; a name that nobody has any more stays, and fails at the first gate."""
+    model = registry.find(name) if name else None
+    return model.id if model is not None else name
+
+
+def _rule(facts: TurnFacts, here: PolicyHere) -> ChainEntry:
+    if not here.rules:
+        return _slot("rule", None, "", "no rules configured")
+    found = next((rule for rule in here.rules if holds(rule.when, facts)), None)
+    if found is None:
+        return _slot("rule", None, "", "no rule matched this turn")
+    entry = _slot("rule", found.use, f"matched rule '{found.name}'", "")
+    return msgspec.structs.replace(entry, rule_name=found.name)
+
+
+def _pattern(facts: TurnFacts, here: PolicyHere, samples: Sequence[PatternSample]) -> ChainEntry:
+    settings = here.pattern
+    if not settings.enabled:
+        return _slot("pattern", None, "", "pattern is switched off")
+    found = recommend(facts.fingerprint(), samples, settings)
+    if found is None:
+        return _slot("pattern", None, "", "no evaluations recorded")
+    best, confidence = found.best, found.confidence
+    reason = f"did best on similar turns ({best.sample_size} samples, confidence {confidence:.2f})"
+    told = {"confidence": confidence, "pattern_alternatives": found.ranked}
+    if best.sample_size < settings.min_sample_size:
+        entry = _slot("pattern", None, "", f"{best.sample_size} samples are fewer than {settings.min_sample_size}")
+    elif confidence < settings.min_confidence:
+        entry = _slot("pattern", None, "", f"confidence {confidence:.2f} is below {settings.min_confidence}")
+    else:
+        entry = _slot("pattern", best.model, reason, "")
+    return msgspec.structs.replace(entry, **told)
+
+
+def _tier_model(tier: str | None, here: PolicyHere, registry: Registry) -> str | None:
+    if tier is None:
+        return None
+    if tier in here.tiers:
+        return here.tiers[tier]
+    model = registry.of_tier(tier)
+    return model.id if model is not None else None

@@ -1,0 +1,119 @@
+"""What is known of a turn when it begins: what the user says, what the history holds, and what the turn needs.
+
+    facts_of(history, content, …) -> TurnFacts
+
+The one rule: a fact that nobody knows is None and makes no rule match; it is never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from dragoman.exchange import ToolDefinition
+from dragoman.message import (
+    ContentBlock,
+    ImageBlock,
+    InvalidToolUseBlock,
+    Message,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from dragoman.routing.pattern import Fingerprint, fingerprint_of
+
+
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model has to be able to do to answer. A gate is only asked where something is needed."""
+
+    images: bool = False
+    tools: bool = False
+    system_prompt: bool = False
+    structured_output: bool = False
+
+
+class TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that is about to begin."""
+
+    content: tuple[ContentBlock, ...]  # what the user says, with its @model if there is one
+    now: datetime  # in the user's own zone: rules speak of the time of day there
+    override: str | None = None  # a model named for this turn beside the message; goes before an @model in it
+    sticky: str | None = None  # the model that /model set for the session
+    delegate_tier: str | None = None  # for a turn that a delegation began: fast, balanced or deep
+    workspace_path: str = ""  # absolute
+    estimated_input_tokens: int = 0
+    has_images: bool = False  # in what the model would be shown: this message or the history
+    has_tool_calls_in_history: bool = False
+    needs: Needs = Needs()
+    tool_names: tuple[str, ...] = ()  # called in the session so far
+    side_effects: tuple[str, ...] = ()  # of those tools
+    skills: tuple[str, ...] | None = None  # that match the message
+    file_extensions: tuple[str, ...] | None = None  # of files in the context, with the dot
+    cost_today_usd: Decimal | None = None  # spent since midnight in UTC
+    team_budget_remaining_usd: Decimal | None = None
+
+    @property
+    def text(self) -> str:
+        """What the user says in words."""
+        return "\n".join(block.text for block in self.content if isinstance(block, TextBlock))
+
+    def fingerprint(self) -> Fingerprint:
+        """What the turn looks like, for the pattern slot and for the evaluation of this turn."""
+        return fingerprint_of(
+            self.text,
+            estimated_input_tokens=self.estimated_input_tokens,
+            has_images=self.has_images,
+            tool_names=self.tool_names,
+            side_effects=self.side_effects,
+        )
+
+
+def facts_of(
+    history: Iterable[Message],
+    content: Iterable[ContentBlock],
+    *,
+    now: datetime,
+    tools: Iterable[ToolDefinition] = (),
+    output_schema: bool = False,
+    shows_images: bool = True,
+    **known: Any,
+) -> TurnFacts:
+    """What a history and a new message tell. ``known`` are further fields of ``TurnFacts``.
+
+    ``shows_images`` is false when a model that takes no images is to be shown words in their place.
+    """
+    said, past, offered = tuple(content), tuple(history), tuple(tools)
+    calls = [block for message in past for block in message.content if isinstance(block, _CALLS)]
+    called = tuple(dict.fromkeys(call.name for call in calls))
+    has_images = _has_image(said) or any(_has_image(message.content) for message in past)
+    effects = {tool.name: str(tool.side_effects) for tool in offered}
+    needs = Needs(
+        images=has_images and shows_images,
+        tools=bool(offered or calls),
+        system_prompt=any(message.role is Role.SYSTEM and message.content for message in past),
+        structured_output=output_schema,
+    )
+    told: dict[str, Any] = {
+        "has_images": has_images,
+        "has_tool_calls_in_history": bool(calls),
+        "needs": needs,
+        "tool_names": called,
+        "side_effects": tuple(dict.fromkeys(effects[name] for name in called if name in effects)),
+        **known,
+    }
+    return TurnFacts(content=said, now=now, **told)
+
+
+_CALLS = (ToolUseBlock, InvalidToolUseBlock)
+
+
+def _has_image(content: Iterable[ContentBlock]) -> bool:
+    return any(
+        isinstance(block, ImageBlock) or (isinstance(block, ToolResultBlock) and _has_image(block.content))
+        for block in content
+    )

@@ -1,0 +1,77 @@
+r"""The model that a message names for itself: ``@sonnet what is this?``
+
+    read_override(content, registry, …) -> Override(model, content)
+
+A message whose first text begins with ``@``, a name and a space is for the model of that name, and the name is taken
+off. ``\@`` at the beginning is an ``@`` that is meant as such. Anywhere else an ``@`` is just a character. The one
+rule: a name that nobody has is an error before anything begins; it is never sent to a model as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from dragoman.errors import InputError, UnknownModelError
+from dragoman.message import ContentBlock, TextBlock
+from dragoman.routing.registry import Registry
+
+
+class Override(msgspec.Struct, frozen=True):
+    """The model that a message names, if it names one, and the message without the name."""
+
+    model: str | None
+    content: tuple[ContentBlock, ...]
+
+
+def read_override(content: Iterable[ContentBlock], registry: Registry, explicit: str | None = None) -> Override:
+    """Take the ``@model`` off a message. ``explicit`` is a model named beside the message, and goes before it."""
+    blocks = tuple(content)
+    chosen = _known(explicit, registry)
+    for at, block in enumerate(blocks):
+        if isinstance(block, TextBlock):
+            model, text = _read_text(block.text, registry, is_decided=chosen is not None, is_all=len(blocks) == 1)
+            said = (block.replace(text=text),) if text else () if model else (block,)
+            return Override(chosen or model, (*blocks[:at], *said, *blocks[at + 1 :]))
+    return Override(chosen, blocks)
+
+
+def _read_text(text: str, registry: Registry, *, is_decided: bool, is_all: bool) -> tuple[str | None, str]:
+    """The model that a text begins with, and the text without it."""
+    if text.startswith("\\@"):
+        return None, text[1:]
+    name, body = _split(text)
+    if not name or (is_decided and registry.find(name) is None):
+        return None, text
+    model = _known(name, registry)
+    if is_all and not body:
+        raise InputError(
+            f"@{name} says which model is meant, and nothing else",
+            where="message",
+            remedy=f"Write the message behind it, or keep to the model with /model {name}",
+            code="empty_override",
+        )
+    return model, body
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The name behind an @ at the beginning, and what follows it; no name if there is none."""
+    if not text.startswith("@") or not text[1:2].strip():
+        return "", text
+    name, *rest = text[1:].split(maxsplit=1)
+    return name, rest[0] if rest else ""
+
+
+def _known(name: str | None, registry: Registry) -> str | None:
+    """The id of the model of that name."""
+    if name is None:
+        return None
+    model = registry.find(name)
+    if model is None:
+        raise UnknownModelError(
+            f"no model is called {name!r}",
+            where="message",
+            remedy="See the names with dragoman models; begin with \\@ if no model is meant",
+        )
+    return model.id

@@ -1,0 +1,241 @@
+"""The policy: which rules, defaults and tiers hold, as somebody wrote them into a file.
+
+    read_policy(mapping, registry, home) -> Policy, or PolicyError with everything that is wrong
+
+    schema_version: 1
+    global_default: sonnet
+    tiers: {fast: haiku, balanced: sonnet, deep: opus}
+    pattern: {cost_weight: 0.05, min_confidence: 0.05, min_sample_size: 5}
+    rules:
+      - name: pictures
+        when: {has_images: true}
+        use: gemini:gemini-2.5-pro
+    workspaces:
+      ~/work/shop:
+        default: haiku
+        rules: []
+
+A workspace is meant by its exact path. Its rules are asked before those above; its default, pattern and tiers stand in
+place of those above. The one rule: a file is taken whole or refused whole, with every error in it at once.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.errors import PolicyError
+from dragoman.routing.pattern import PatternSettings
+from dragoman.routing.predicates import Predicate, Problems, read_predicate
+from dragoman.routing.registry import TIERS, Registry
+
+SCHEMA_VERSION: Final = 1
+
+Tiers = dict[str, str]
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """If this holds, use that."""
+
+    name: str
+    when: Predicate
+    use: str  # canonical model id
+
+
+class WorkspacePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds in one folder."""
+
+    default: str | None = None
+    pattern: PatternSettings | None = None
+    tiers: Tiers | None = None
+    rules: tuple[Rule, ...] = ()
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds. An empty one is what a missing file means."""
+
+    global_default: str | None = None
+    pattern: PatternSettings = PatternSettings()
+    tiers: Tiers | None = None
+    rules: tuple[Rule, ...] = ()
+    workspaces: dict[str, WorkspacePolicy] = {}
+    warnings: tuple[str, ...] = ()
+
+    def at(self, workspace_path: str) -> PolicyHere:
+        """What holds in a workspace."""
+        own = self.workspaces.get(_normal(workspace_path), _NOTHING) if workspace_path else _NOTHING
+        return PolicyHere(
+            rules=(*own.rules, *self.rules),
+            pattern=own.pattern or self.pattern,
+            tiers=own.tiers if own.tiers is not None else self.tiers or {},
+            workspace_default=own.default,
+            global_default=self.global_default,
+        )
+
+    def with_default(self, model: str | None) -> Policy:
+        """This policy, with a global default if it has none."""
+        return self if self.global_default is not None else msgspec.structs.replace(self, global_default=model)
+
+
+class PolicyHere(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy as it holds in one workspace."""
+
+    rules: tuple[Rule, ...]
+    pattern: PatternSettings
+    tiers: Tiers
+    workspace_default: str | None
+    global_default: str | None
+
+
+_NOTHING: Final = WorkspacePolicy()
+
+
+def read_policy(document: Any, registry: Registry, *, home: str = "", origin: str = "routing policy") -> Policy:
+    """A policy from what stood in a file; ``home`` is what ~ stands for. ``PolicyError`` has every problem at once."""
+    reading = _Reading(registry, home)
+    policy = reading.policy(document)
+    if reading.problems.errors:
+        raise PolicyError(tuple(reading.problems.errors), where=origin)
+    return policy
+
+
+def _normal(path: str) -> str:
+    return posixpath.normpath(path.replace("\\", "/"))
+
+
+class _Reading:
+    """One file on its way to a policy."""
+
+    def __init__(self, registry: Registry, home: str) -> None:
+        self._registry = registry
+        self._home = home
+        self.problems = Problems()
+
+    def policy(self, document: Any) -> Policy:
+        keys = ("schema_version", "global_default", "tiers", "pattern", "rules", "workspaces")
+        root = self._mapping(document, "$", keys)
+        if root is None:
+            return Policy()
+        version = root.get("schema_version")
+        if type(version) is not int or version != SCHEMA_VERSION:
+            self.problems.note("$.schema_version", f"{SCHEMA_VERSION} is expected, not {version!r}"[:120])
+        return Policy(
+            global_default=self._model(root.get("global_default"), "$.global_default", optional=True),
+            pattern=self._pattern(root.get("pattern"), "$.pattern") or PatternSettings(),
+            tiers=self._tiers(root.get("tiers"), "$.tiers"),
+            rules=self._rules(root.get("rules"), "$.rules"),
+            workspaces=self._workspaces(root.get("workspaces")),
+            warnings=tuple(self.problems.warnings),
+        )
+
+    def _workspaces(self, value: Any) -> dict[str, WorkspacePolicy]:
+        workspaces: dict[str, WorkspacePolicy] = {}
+        for path, own in (self._mapping(value, "$.workspaces", None) or {}).items():
+            where = f"$.workspaces.{path}"
+            full = self._path(path, where)
+            read = self._mapping(own, where, ("default", "pattern", "tiers", "rules")) or {}
+            if full in workspaces:
+                self.problems.note(where, "this workspace is there twice")
+            workspaces[full] = WorkspacePolicy(
+                default=self._model(read.get("default"), f"{where}.default", optional=True),
+                pattern=self._pattern(read.get("pattern"), f"{where}.pattern"),
+                tiers=self._tiers(read.get("tiers"), f"{where}.tiers"),
+                rules=self._rules(read.get("rules"), f"{where}.rules"),
+            )
+        return workspaces
+
+    def _path(self, path: str, where: str) -> str:
+        full = self._home + path[1:] if path == "~" or path.startswith("~/") else path
+        if not posixpath.isabs(full.replace("\\", "/")) and full[1:2] != ":":
+            self.problems.note(where, "a workspace is an absolute path, or one that begins with ~/")
+        return _normal(full)
+
+    def _rules(self, value: Any, where: str) -> tuple[Rule, ...]:
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            self.problems.note(where, "a list of rules is expected")
+            return ()
+        rules = [self._rule(item, at, f"{where}[{at}]") for at, item in enumerate(value)]
+        names: dict[str, int] = {}
+        for at, rule in enumerate(rules):
+            if rule is not None and names.setdefault(rule.name, at) != at:
+                self.problems.note(f"{where}[{at}].name", f"{rule.name!r} is the name of {where}[{names[rule.name]}]")
+        return tuple(rule for rule in rules if rule is not None)
+
+    def _rule(self, value: Any, at: int, where: str) -> Rule | None:
+        read = self._mapping(value, where, ("name", "when", "use"))
+        if read is None:
+            return None
+        name = read.get("name")
+        if name is None:
+            name = f"rule_{at}"
+        elif not isinstance(name, str) or not name.strip():
+            self.problems.note(f"{where}.name", "a text is expected")
+            name = f"rule_{at}"
+        use = self._model(read.get("use"), f"{where}.use")
+        when = read_predicate(read.get("when"), f"{where}.when", self.problems)
+        return Rule(name, when, use) if when is not None and use is not None else None
+
+    def _model(self, value: Any, where: str, *, optional: bool = False) -> str | None:
+        if value is None and optional:
+            return None
+        if not isinstance(value, str) or not value:
+            self.problems.note(where, "the id or the alias of a model is expected")
+            return None
+        model = self._registry.find(value)
+        if model is None:
+            self.problems.note(where, f"no model {value!r}")
+            return None
+        if not self._registry.is_configured(model):
+            self.problems.warn(where, f"{model.id} cannot be called here: {model.provider} has no key")
+        elif not model.is_declared:
+            self.problems.warn(where, f"{model.id} is not in the catalog; what its provider can do in general holds")
+        return model.id
+
+    def _tiers(self, value: Any, where: str) -> Tiers | None:
+        if value is None:
+            return None
+        read = self._mapping(value, where, TIERS)
+        if read is None:
+            return None
+        missing = [tier for tier in TIERS if tier not in read]
+        if missing:
+            self.problems.note(where, f"all of {', '.join(TIERS)} are needed; {', '.join(missing)} is missing")
+        named = {tier: self._model(read[tier], f"{where}.{tier}") for tier in TIERS if tier in read}
+        return {tier: model for tier, model in named.items() if model is not None}
+
+    def _pattern(self, value: Any, where: str) -> PatternSettings | None:
+        if value is None:
+            return None
+        read = self._mapping(value, where, ("enabled", "cost_weight", "min_confidence", "min_sample_size"))
+        settings: dict[str, Any] = {}
+        for name, given in (read or {}).items():
+            if name == "enabled":
+                fits, what = type(given) is bool, "true or false is expected"
+            elif name == "min_sample_size":
+                fits, what = type(given) is int and given >= 1, "a whole number from 1 is expected"
+            else:
+                fits, what = type(given) in (int, float) and 0 <= given <= 1, "a number from 0 to 1 is expected"
+            if fits:
+                settings[name] = given
+            else:
+                self.problems.note(f"{where}.{name}", what)
+        return PatternSettings(**settings)
+
+    def _mapping(self, value: Any, where: str, keys: tuple[str, ...] | None) -> Mapping[str, Any] | None:
+        """A mapping whose keys are texts, and known if ``keys`` says which there are."""
+        if value is None and where != "$" and keys is None:
+            return None
+        if not isinstance(value, Mapping):
+            self.problems.note(where, "a mapping is expected")
+            return None
+        for key in value:
+            if not isinstance(key, str):
+                self.problems.note(where, f"the key {key!r} is not a text")
+            elif keys is not None and key not in keys:
+                self.problems.note(f"{where}.{key}", f"no such key; there are {', '.join(keys)}")
+        return {key: item for key, item in value.items() if isinstance(key, str) and (keys is None or key in keys)}

@@ -1,0 +1,65 @@
+"""The models that may be named: the catalog's, with the names that people gave them, and who has a key.
+
+The one rule: a name means one model. An alias that is taken is refused when the registry is made, not when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from dragoman.errors import FormatError, UnknownModelError
+
+if TYPE_CHECKING:
+    from dragoman.catalog import Catalog, Model
+
+TIERS = ("fast", "balanced", "deep")
+
+
+class Registry:
+    """Models by name, and which of them can be called."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        configured: Iterable[str],
+        *,
+        aliases: Mapping[str, str] | None = None,
+        tiers: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """``configured`` are the keys of providers that can be called; ``aliases`` are names of one's own; ``tiers``
+        are models for delegations where a policy has none, in the order in which they are to be tried."""
+        self.catalog = catalog
+        self.configured = frozenset(configured)
+        self.tiers = dict(tiers or {})
+        self._aliases: dict[str, str] = {}
+        for alias, name in (aliases or {}).items():
+            model = self.find(name)
+            if model is None:
+                raise FormatError(f"no model {name!r} for the alias {alias!r}", code="invalid_catalog")
+            taken = self.find(alias)
+            if taken is not None and taken.id != model.id:
+                raise FormatError(f"the alias {alias!r} is taken by {taken.id!r}", code="invalid_catalog")
+            self._aliases[alias] = model.id
+
+    def find(self, name: str) -> Model | None:
+        """The model of that id or alias. Every id is its own alias."""
+        try:
+            return self.catalog.model(self._aliases.get(name, name))
+        except UnknownModelError:
+            return None
+
+    def aliases_of(self, model_id: str) -> tuple[str, ...]:
+        """What else a model may be called."""
+        model = self.find(model_id)
+        own = tuple(alias for alias, target in self._aliases.items() if target == model_id)
+        return (*(model.aliases if model is not None else ()), *own)
+
+    def is_configured(self, model: Model) -> bool:
+        """Whether the model's provider can be called."""
+        return model.provider in self.configured
+
+    def of_tier(self, tier: str) -> Model | None:
+        """The first model of a tier that can be called, or the first one if none can."""
+        found = [model for name in self.tiers.get(tier, ()) if (model := self.find(name)) is not None]
+        return next((model for model in found if self.is_configured(model)), found[0] if found else None)

@@ -1,0 +1,51 @@
+"""Whether a model may answer a turn: it can be called, it is reachable, and it can do what the turn needs.
+
+    validation_failure(name, facts, registry, availability) -> the first gate that fails, by name, or None
+
+The gates stand in a fixed order. Whether a model thinks is never a gate. The one rule: a gate that the turn does not
+need is not asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from dragoman.routing.availability import Availability
+from dragoman.routing.facts import TurnFacts
+from dragoman.routing.registry import Registry
+
+if TYPE_CHECKING:
+    from dragoman.catalog import Model
+
+# In the order in which they are asked; the words go behind "Cannot use <model>: ".
+FAILURES: Final = {
+    "not_configured": "no such model is set up here, or its provider has no key",
+    "provider_unavailable": "its provider is failing at the moment",
+    "no_vision_support": "session contains images that this model can't process",
+    "exceeds_context_window": "the conversation is longer than this model takes",
+    "no_tool_support": "session uses tools, and this model calls none",
+    "no_system_prompt_support": "session has a system prompt, and this model takes none",
+    "no_structured_output_support": "the answer has to fit a schema, and this model promises none",
+}
+
+
+def validation_failure(name: str, facts: TurnFacts, registry: Registry, availability: Availability) -> str | None:
+    """Why the model of that name may not answer this turn; none if it may."""
+    model = registry.find(name)
+    if model is None or not registry.is_configured(model):
+        return "not_configured"
+    if not availability.is_available(model.provider, model.id, facts.now):
+        return "provider_unavailable"
+    return _missing_capability(model, facts)
+
+
+def _missing_capability(model: Model, facts: TurnFacts) -> str | None:
+    can, needs = model.capabilities, facts.needs
+    gates = (
+        (needs.images and not can.supports_images, "no_vision_support"),
+        (facts.estimated_input_tokens > can.max_context_tokens, "exceeds_context_window"),
+        (needs.tools and not can.supports_tools, "no_tool_support"),
+        (needs.system_prompt and not can.supports_system_prompt, "no_system_prompt_support"),
+        (needs.structured_output and not can.supports_structured_output, "no_structured_output_support"),
+    )
+    return next((name for fails, name in gates if fails), None)
