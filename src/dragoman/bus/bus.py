@@ -1,0 +1,504 @@
+"""Who is told: events come in, and go to everybody who asked for them.
+
+    async with Bus() as bus:
+        bus.subscribe("screen", show, event_types=["llm.call_completed"])
+        turn = bus.scope(session_id, turn_id)
+        turn.emit(TurnStarted(...))
+
+``emit`` puts an event into a queue and returns at once. One task takes them out, in order: it awaits subscribers of the
+fast path one after the other, and puts the event into the queue of each other one, which has a task of its own. A
+subscriber that raises loses that event; one that is slow loses events when its queue is full, and is told so, at the
+place where they are missing, by ``bus.gap_detected``. Nothing is delivered twice.
+
+The one rule: nothing that a subscriber does can hold up, break or change what another one gets, or whoever emits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Self
+
+from dragoman.bus.catalogue import (
+    CATALOGUE,
+    SPELLINGS,
+    BusGapDetected,
+    BusSubscriberRegistered,
+    BusSubscriberUnregistered,
+    catalogue_of,
+    checked,
+    payload_from,
+    type_from,
+)
+from dragoman.bus.lineage import Lineage, subject_of
+from dragoman.bus.values import SYSTEM, Actor, Event, Filter, Payload, Sensitivity
+from dragoman.errors import BusError, DragomanError, EventError
+from dragoman.ids import UlidSource
+
+Take = Callable[[Event], Awaitable[None] | None]
+TakeMany = Callable[[Sequence[Event]], Awaitable[None] | None]
+
+_log: Final = logging.getLogger("dragoman.bus")
+_LIMIT: Final = 10_000
+_IN_A_ROW: Final = 64  # delivered before anybody else in the loop has a turn
+_FAST_S: Final = 1.0  # how long a subscriber of the fast path may take before it loses that place
+
+
+def _clock_us() -> int:
+    return time.time_ns() // 1_000
+
+
+class Subscription:
+    """A subscriber: what it wants, what waits for it, and what it has missed."""
+
+    def __init__(self, name: str, take: TakeMany, wanted: Filter, *, limit: int, most: int, is_fast: bool) -> None:
+        self.name = name
+        self.wanted = wanted
+        self.is_fast = is_fast
+        self.missed = 0  # events that found its queue full, ever
+        self.failed = 0  # events that it raised at, ever
+        self._take = take
+        self._limit = limit
+        self._most = most
+        self._waiting: deque[Event] = deque()
+        self._gap: list[Event] | None = None  # the first and the last event that were missed since the last delivery
+        self._gap_size = 0
+        self._news = asyncio.Event()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._is_ending = False
+
+    @property
+    def waiting(self) -> int:
+        """How many events wait for it."""
+        return len(self._waiting)
+
+    def offer(self, event: Event) -> None:
+        """Let an event wait for it. Once one found no room, none does until half of the queue is free."""
+        if self._gap is not None or len(self._waiting) >= self._limit:
+            self._gap = [self._gap[0] if self._gap else event, event]
+            self._gap_size += 1
+            self.missed += 1
+            return
+        self._waiting.append(event)
+        self._is_idle.clear()
+        self._news.set()
+
+    def gap(self) -> BusGapDetected | None:
+        """What was missed, once there is room again."""
+        if self._gap is None or len(self._waiting) > self._limit // 2:
+            return None
+        first, last = self._gap
+        self._gap, missed, self._gap_size = None, self._gap_size, 0
+        return BusGapDetected(subscriber=self.name, missed=missed, first_event_id=first.id, last_event_id=last.id)
+
+    async def work(self, after_room: Callable[[Subscription], None]) -> None:
+        """Take what waits, until it is told to end and nothing waits any more."""
+        while True:
+            while not self._waiting:
+                self._is_idle.set()
+                if self._is_ending:
+                    return
+                self._news.clear()
+                await self._news.wait()
+            batch = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+            after_room(self)
+            await self.take(batch)
+
+    async def take(self, batch: Sequence[Event]) -> None:
+        """Give it events; what it raises is logged, and is nobody else's business."""
+        try:
+            result = self._take(batch)
+            if inspect.isawaitable(result):
+                await result
+        except (Exception, asyncio.CancelledError) as error:  # the others are told, whatever it is
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
+            self.failed += len(batch)
+            _log.warning(
+                "subscriber %s failed at %s%s",
+                self.name,
+                batch[0].type,
+                f" and {len(batch) - 1} more" if len(batch) > 1 else "",
+                exc_info=True,
+                extra={"subscriber": self.name, "event_id": batch[0].id, "event_type": batch[0].type},
+            )
+
+    async def idle(self) -> None:
+        """Wait until nothing waits for it, and it has taken everything."""
+        await self._is_idle.wait()
+
+    def end(self) -> None:
+        """Say that nothing more will come."""
+        self._is_ending = True
+        self._news.set()
+
+
+def _is_cancelled() -> bool:
+    """Whether this task is to end, rather than something that it waited for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+class Bus:
+    """Takes events and tells everybody who asked. Use it with ``async with``, in the thread of one event loop.
+
+    ``strict`` raises on an event that is not as the catalogue has it; otherwise it is logged and dropped. ``clock_us``
+    gives the time in microseconds, ``ids`` the next event's id. ``payloads`` are event types of an application's own.
+    """
+
+    def __init__(
+        self,
+        *,
+        strict: bool = False,
+        clock_us: Callable[[], int] = _clock_us,
+        ids: Callable[[], str] | None = None,
+        limit: int = _LIMIT,
+        payloads: Iterable[type[Payload]] = (),
+    ) -> None:
+        self.strict = strict
+        self.catalogue: Mapping[str, type[Payload]] = catalogue_of((*CATALOGUE.values(), *payloads))
+        self._clock_us = clock_us
+        self._ids = ids or UlidSource(lambda: clock_us() // 1_000, lambda: secrets.randbits(80)).next
+        self._limit = limit
+        self._waiting: deque[tuple[Event, Subscription | None]] = deque()  # each with whom it is not for
+        self._subscriptions: dict[Subscription, asyncio.Task[None] | None] = {}
+        self._news = asyncio.Event()
+        self._is_quiet = asyncio.Event()
+        self._is_quiet.set()
+        self._dispatching: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def start(self) -> None:
+        """Begin to deliver. What was emitted before has waited."""
+        if self._dispatching is None and not self._is_closed:
+            self._dispatching = asyncio.create_task(self._dispatch(), name="dragoman-bus")
+            for subscription, task in self._subscriptions.items():
+                if task is None and not subscription.is_fast:
+                    self._subscriptions[subscription] = self._begun(subscription)
+
+    # --- emitting ----------------------------------------------------------------------------------------------------
+
+    def emit(
+        self,
+        what: Payload | str,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        session_id: str = SYSTEM,
+        turn_id: str | None = None,
+        parent: Event | str | None = None,
+        actor: Actor | str | None = None,
+        sensitivity: Sensitivity | str | None = None,
+    ) -> Event | None:
+        """Say that something happened: a payload, or the name of an event type and its fields.
+
+        The event is returned, so that others can name it as their parent; ``None`` if it was not as the catalogue has
+        it and was dropped. ``BusError`` if too many events wait, or the bus was closed.
+        """
+        try:
+            said = payload_from(what, payload or {}, self.catalogue) if isinstance(what, str) else what
+            event = self._event(said, session_id, turn_id, parent, actor=actor, sensitivity=sensitivity)
+        except DragomanError as error:
+            if self.strict:
+                raise
+            name = what if isinstance(what, str) else what.event_type
+            _log.warning("dropped an event: %s", error, extra={"event_type": name, "session_id": session_id})
+            return None
+        self._enqueue(event)
+        return event
+
+    def scope(self, session_id: str, turn_id: str | None = None, *, actor: Actor | str | None = None) -> Scope:
+        """What emits the events of one turn, and knows the parent of each."""
+        return Scope(self, session_id, turn_id, actor)
+
+    def _event(
+        self,
+        said: Payload,
+        session_id: str = SYSTEM,
+        turn_id: str | None = None,
+        parent: Event | str | None = None,
+        *,
+        actor: Actor | str | None = None,
+        sensitivity: Sensitivity | str | None = None,
+    ) -> Event:
+        if self.catalogue.get(said.event_type) is not type(said):
+            type_from(said.event_type, self.catalogue)
+            raise EventError(f"{type(said).__name__} is not its payload", where=f"event {said.event_type}")
+        if not session_id:
+            raise EventError("it belongs to no session", where=f"event {said.event_type}", remedy='Say "system"')
+        payload, data = checked(said)
+        return Event(
+            id=self._ids(),
+            timestamp_us=self._clock_us(),
+            session_id=session_id,
+            turn_id=turn_id,
+            parent_event_id=parent.id if isinstance(parent, Event) else parent,
+            type=said.event_type,
+            actor=_actor(said, actor),
+            sensitivity=_sensitivity(said, sensitivity),
+            payload=payload,
+            payload_json=data,
+        )
+
+    def _enqueue(self, event: Event, but_not: Subscription | None = None) -> None:
+        if self._is_closed:
+            raise BusError("it is closed", where=f"event {event.type}", code="bus_closed")
+        if len(self._waiting) >= self._limit:
+            _log.error("%s events wait already; %s is lost", self._limit, event.type, extra={"event_type": event.type})
+            raise BusError(
+                f"{self._limit} events wait already",
+                where=f"event {event.type}",
+                remedy="Let the event loop run between events, or leave the fast path to subscribers that are fast",
+            )
+        self._waiting.append((event, but_not))
+        self._is_quiet.clear()
+        self._news.set()
+
+    # --- subscribers -------------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        name: str,
+        take: Take,
+        *,
+        session_ids: Iterable[str] | None = None,
+        event_types: Iterable[str] | None = None,
+        actors: Iterable[Actor | str] | None = None,
+        limit: int = 1_000,
+        fast: bool = False,
+        slow: bool = False,
+    ) -> Subscription:
+        """Ask for events, one at a time, in order. ``take`` may be a coroutine function.
+
+        With ``fast``, the event is awaited before the next one is delivered to anybody, so ``take`` must do next to
+        nothing: who takes a second once has a queue of ``limit`` events from then on, like everybody else. ``slow``
+        says that it never may be.
+        """
+        if fast and slow:
+            raise EventError("what is slow cannot be on the fast path", where=f"subscriber {name!r}")
+
+        def take_each(events: Sequence[Event]) -> Awaitable[None] | None:
+            return take(events[0])
+
+        wanted = self._wanted(session_ids, event_types, actors)
+        return self._registered(Subscription(name, take_each, wanted, limit=limit, most=1, is_fast=fast))
+
+    def subscribe_batches(
+        self,
+        name: str,
+        take: TakeMany,
+        *,
+        most: int = 500,
+        session_ids: Iterable[str] | None = None,
+        event_types: Iterable[str] | None = None,
+        actors: Iterable[Actor | str] | None = None,
+        limit: int = _LIMIT,
+    ) -> Subscription:
+        """Ask for events, as many at a time as wait, up to ``most``."""
+        wanted = self._wanted(session_ids, event_types, actors)
+        return self._registered(Subscription(name, take, wanted, limit=limit, most=most, is_fast=False))
+
+    def _wanted(
+        self,
+        session_ids: Iterable[str] | None,
+        event_types: Iterable[str] | None,
+        actors: Iterable[Actor | str] | None,
+    ) -> Filter:
+        types = None
+        if event_types is not None:
+            types = frozenset(type_from(name, self.catalogue).event_type for name in event_types)
+        return Filter(
+            session_ids=None if session_ids is None else frozenset(session_ids),
+            event_types=types,
+            actors=None if actors is None else frozenset(Actor(actor) for actor in actors),
+        )
+
+    def _registered(self, subscription: Subscription) -> Subscription:
+        if self._is_closed:
+            raise BusError("it is closed", where=f"subscriber {subscription.name!r}", code="bus_closed")
+        is_running = self._dispatching is not None and not subscription.is_fast
+        self._subscriptions[subscription] = self._begun(subscription) if is_running else None
+        types = subscription.wanted.event_types
+        self.emit(
+            BusSubscriberRegistered(
+                subscriber=subscription.name, event_types=None if types is None else tuple(sorted(types))
+            )
+        )
+        return subscription
+
+    async def unsubscribe(self, subscription: Subscription, timeout_s: float = 5.0) -> None:
+        """Deliver what waits for a subscriber, and tell it nothing more."""
+        if subscription not in self._subscriptions:
+            return
+        task = self._subscriptions.pop(subscription)
+        subscription.end()
+        if task is not None:
+            await _ended_in_time({task}, timeout_s)
+        if not self._is_closed:
+            self.emit(BusSubscriberUnregistered(subscriber=subscription.name, undelivered=subscription.waiting))
+
+    def _begun(self, subscription: Subscription) -> asyncio.Task[None]:
+        return asyncio.create_task(subscription.work(self._tell_of_gap), name=f"dragoman-bus-{subscription.name}")
+
+    # --- delivering --------------------------------------------------------------------------------------------------
+
+    async def _dispatch(self) -> None:
+        while True:
+            while not self._waiting:
+                self._is_quiet.set()
+                if self._is_closed:
+                    return
+                self._news.clear()
+                await self._news.wait()
+            for _ in range(min(len(self._waiting), _IN_A_ROW)):
+                await self._deliver(*self._waiting.popleft())
+            await asyncio.sleep(0)  # so that whoever is fast enough finds the time to be
+
+    async def _deliver(self, event: Event, but_not: Subscription | None) -> None:
+        wanting = [one for one in self._subscriptions if one is not but_not and one.wanted.wants(event)]
+        queued = [one for one in wanting if not one.is_fast]
+        for subscription in wanting:
+            if subscription.is_fast:
+                await self._at_once(subscription, event)
+        for subscription in queued:
+            subscription.offer(event)
+
+    async def _at_once(self, subscription: Subscription, event: Event) -> None:
+        try:
+            async with asyncio.timeout(_FAST_S):
+                await subscription.take((event,))
+        except TimeoutError:
+            subscription.failed += 1
+            subscription.is_fast = False
+            self._subscriptions[subscription] = self._begun(subscription)
+            _log.warning(
+                "subscriber %s took more than %s s at %s; it has a queue of its own from now on",
+                subscription.name,
+                _FAST_S,
+                event.type,
+                extra={"subscriber": subscription.name, "event_id": event.id, "event_type": event.type},
+            )
+
+    def _tell_of_gap(self, subscription: Subscription) -> None:
+        """There is room again: say what was missed, to whoever missed it and to the others."""
+        said = subscription.gap()
+        if said is None:
+            return
+        _log.warning(
+            "subscriber %s missed %s events", said.subscriber, said.missed, extra={"subscriber": said.subscriber}
+        )
+        event = self._event(said)
+        subscription.offer(event)
+        with contextlib.suppress(BusError):  # full or closed: the log has it
+            self._enqueue(event, but_not=subscription)
+
+    async def drained(self) -> None:
+        """Wait until everything that was emitted has been handed to every subscriber and taken."""
+        self.start()
+        is_done = False
+        while not is_done:
+            await self._is_quiet.wait()
+            for subscription in list(self._subscriptions):
+                await subscription.idle()
+            is_done = self._is_quiet.is_set()
+
+    async def close(self, timeout_s: float = 5.0) -> None:
+        """Take no more events, deliver those that wait, and end. Who is not done after that time loses the rest."""
+        if self._is_closed:
+            return
+        self.start()
+        self._is_closed = True
+        self._news.set()
+        if self._dispatching is not None:
+            await _ended_in_time({self._dispatching}, timeout_s)
+        for subscription in self._subscriptions:
+            subscription.end()
+        await _ended_in_time({task for task in self._subscriptions.values() if task is not None}, timeout_s)
+        lost = {subscription.name: subscription.waiting for subscription in self._subscriptions}
+        if any(lost.values()) or self._waiting:
+            _log.warning("closed with events that nobody took: %s in all, then %s", len(self._waiting), lost)
+        self._subscriptions = {}
+
+
+async def _ended_in_time(tasks: set[asyncio.Task[None]], timeout_s: float) -> None:
+    """Wait for tasks to end, and end them."""
+    others = {task for task in tasks if task is not asyncio.current_task()}  # a subscriber may unsubscribe itself
+    if others:
+        _, late = await asyncio.wait(others, timeout=timeout_s)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+
+
+def _actor(payload: Payload, said: Actor | str | None) -> Actor:
+    if said is None:
+        return payload.actor
+    try:
+        return Actor(said)
+    except ValueError as error:
+        raise EventError(str(error), where=f"event {payload.event_type}") from None
+
+
+def _sensitivity(payload: Payload, said: Sensitivity | str | None) -> Sensitivity:
+    least = payload.sensitivity()
+    if said is None:
+        return least
+    try:
+        wanted = Sensitivity(said)
+    except ValueError as error:
+        raise EventError(str(error), where=f"event {payload.event_type}") from None
+    if wanted.openness < least.openness:
+        what = f"it is {least.value}, and may be said to be less private than that, never {wanted.value}"
+        raise EventError(what, where=f"event {payload.event_type}")
+    return wanted
+
+
+class Scope:
+    """Emits the events of one turn: its session, its turn and the parent of each are known."""
+
+    def __init__(self, bus: Bus, session_id: str, turn_id: str | None, actor: Actor | str | None) -> None:
+        self.bus = bus
+        self.session_id = session_id
+        self.turn_id = turn_id
+        self._actor = actor
+        self._lineage = Lineage()
+
+    def emit(
+        self,
+        what: Payload | str,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        parent: Event | str | None = None,
+        actor: Actor | str | None = None,
+        sensitivity: Sensitivity | str | None = None,
+    ) -> Event | None:
+        """Say that something happened in this turn; ``None`` if it was dropped."""
+        if parent is None:
+            name = SPELLINGS.get(what, what) if isinstance(what, str) else what.event_type
+            parent = self._lineage.parent_of(name, subject_of(payload if isinstance(what, str) else what))
+        event = self.bus.emit(
+            what,
+            payload,
+            session_id=self.session_id,
+            turn_id=self.turn_id,
+            parent=parent,
+            actor=actor if actor is not None else self._actor,
+            sensitivity=sensitivity,
+        )
+        if event is not None:
+            self._lineage.note(event)
+        return event

@@ -1,0 +1,553 @@
+"""The bus: what goes in comes out, in order, to everybody who asked, whatever the others do."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import pytest
+
+from dragoman.bus import SYSTEM, Actor, Bus, Event, Payload, Sensitivity
+from dragoman.bus import bus as room
+from dragoman.bus.catalogue import (
+    BusGapDetected,
+    EvalCompleted,
+    LlmCallCompleted,
+    LlmCallStarted,
+    MemoryEviction,
+    SkillLoaded,
+    ToolCalled,
+    ToolCompleted,
+    TurnCancelled,
+    TurnCompleted,
+    TurnStarted,
+)
+from dragoman.errors import BusError, EventError, UnknownEventError
+from dragoman.exchange import SideEffects, StopReason
+
+HASH = "0" * 64
+QUIET = ["turn.started", "turn.cancelled", "skill.loaded"]
+
+
+def skill(name: str = "x") -> SkillLoaded:
+    return SkillLoaded(skill_name=name)
+
+
+def started() -> TurnStarted:
+    return TurnStarted(
+        user_message_hash=HASH, estimated_input_tokens=3, has_images=False, has_tool_calls_in_history=False
+    )
+
+
+class Listener:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+    @property
+    def names(self) -> list[str]:
+        return [event.payload.skill_name for event in self.events if isinstance(event.payload, SkillLoaded)]
+
+
+async def test_what_is_emitted_is_told_in_order() -> None:
+    listener = Listener()
+    async with Bus(strict=True) as bus:
+        bus.subscribe("one", listener, event_types=QUIET)
+        for number in range(100):
+            bus.emit(skill(str(number)), session_id="sess_1")
+        await bus.drained()
+        assert listener.names == [str(number) for number in range(100)]
+    ids = [event.id for event in listener.events]
+    assert ids == sorted(ids)
+    assert len(set(ids)) == 100
+
+
+async def test_an_event_says_when_where_and_who() -> None:
+    ticks = itertools.count(1_700_000_000_000_000)
+    bus = Bus(strict=True, clock_us=lambda: next(ticks), ids=iter(["A", "B"]).__next__)
+    first = bus.emit(started(), session_id="sess_1", turn_id="T")
+    second = bus.emit(skill(), session_id="sess_1", turn_id="T", parent=first, actor="worker")
+    assert first is not None
+    assert second is not None
+    assert (first.id, first.timestamp_us, first.turn_id, first.actor) == ("A", 1_700_000_000_000_000, "T", Actor.USER)
+    assert (second.parent_event_id, second.actor) == ("A", Actor.WORKER)
+    assert second.plain() == {
+        "id": "B",
+        "timestamp": "2023-11-14T22:13:20.000001Z",
+        "session_id": "sess_1",
+        "turn_id": "T",
+        "parent_event_id": "A",
+        "type": "skill.loaded",
+        "actor": "worker",
+        "sensitivity": "user_controlled",
+        "payload": {"skill_name": "x"},
+    }
+    await bus.close()
+
+
+async def test_what_was_emitted_before_the_start_has_waited() -> None:
+    listener = Listener()
+    bus = Bus(strict=True)
+    bus.subscribe("one", listener, event_types=QUIET)
+    bus.emit(skill("early"))
+    async with bus:
+        bus.emit(skill("late"))
+    assert listener.names == ["early", "late"]
+
+
+# --- filters ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({"event_types": QUIET}, ["a", "b", "c"]),
+        ({"event_types": QUIET, "session_ids": ["sess_1"]}, ["a", "c"]),
+        ({"event_types": QUIET, "actors": ["worker"]}, ["c"]),
+        ({"event_types": QUIET, "session_ids": ["sess_2"], "actors": [Actor.WORKER]}, []),
+        ({"event_types": ["turn.started"]}, []),
+        ({"session_ids": []}, []),
+    ],
+)
+async def test_a_filter_names_what_has_to_fit_all_at_once(wanted: dict[str, Any], expected: list[str]) -> None:
+    listener = Listener()
+    async with Bus(strict=True) as bus:
+        bus.subscribe("one", listener, **wanted)
+        bus.emit(skill("a"), session_id="sess_1")
+        bus.emit(skill("b"), session_id="sess_2")
+        bus.emit(skill("c"), session_id="sess_1", actor="worker")
+    assert listener.names == expected
+
+
+async def test_a_filter_with_a_type_that_is_not_there_is_refused() -> None:
+    bus = Bus()
+    with pytest.raises(UnknownEventError, match=r"text\.delta"):
+        bus.subscribe("one", Listener(), event_types=["text.delta"])
+    await bus.close()
+
+
+async def test_both_spellings_of_a_name_mean_the_same() -> None:
+    listener = Listener()
+    async with Bus(strict=True) as bus:
+        bus.subscribe("one", listener, event_types=["tool.input_invalid"])
+        bus.emit("tool.input_invalid", {"tool_name": "read", "validation_errors": ["$: wrong"]})
+        bus.emit("tool_input_invalid", {"tool_name": "read", "validation_errors": ["$: wrong"]})
+    assert [event.type for event in listener.events] == ["tool_input_invalid"] * 2
+
+
+# --- what is not as the catalogue has it -----------------------------------------------------------------------------
+
+BAD: list[tuple[Any, dict[str, Any] | None]] = [
+    ("no.such_thing", {}),
+    ("text.delta", {"text": "x"}),
+    ("skill.loaded", {}),
+    ("skill.loaded", {"skill_name": "x", "more": 1}),
+    ("skill.loaded", {"skill_name": 3}),
+    ("turn.started", {"user_message_hash": "short"}),
+    (SkillLoaded(skill_name=3), None),  # type: ignore[arg-type]
+    (SkillLoaded(skill_name="\ud800"), None),
+    (MemoryEviction(memory_ids=("a",), reason=object()), None),  # type: ignore[arg-type]
+    (TurnCancelled(reason="bored", partial_llm_calls=0, partial_tool_calls=0), None),  # type: ignore[arg-type]
+    (TurnCancelled(reason="timeout", partial_llm_calls=-1, partial_tool_calls=0), None),
+    (EvalCompleted(evaluation_id="e", evaluator="me", score=float("nan")), None),
+]
+
+
+@pytest.mark.parametrize(("what", "payload"), BAD)
+async def test_a_bad_event_is_an_error_when_strict_and_otherwise_logged_and_dropped(
+    what: Any, payload: dict[str, Any] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Listener()
+    async with Bus(strict=True) as bus:
+        with pytest.raises((EventError, UnknownEventError)):
+            bus.emit(what, payload)
+    async with Bus() as bus:
+        bus.subscribe("one", listener, event_types=QUIET)
+        with caplog.at_level(logging.WARNING, "dragoman.bus"):
+            assert bus.emit(what, payload) is None
+    assert listener.events == []
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+async def test_a_bad_actor_or_an_empty_session_is_refused() -> None:
+    async with Bus(strict=True) as bus:
+        with pytest.raises(EventError, match="nobody"):
+            bus.emit(skill(), actor="nobody")
+        with pytest.raises(EventError, match="no session"):
+            bus.emit(skill(), session_id="")
+
+
+async def test_an_event_may_be_said_to_be_less_private_and_never_more() -> None:
+    async with Bus(strict=True) as bus:
+        event = bus.emit(skill(), sensitivity="aggregatable")
+        assert event is not None
+        assert event.sensitivity is Sensitivity.AGGREGATABLE
+        with pytest.raises(EventError, match="never private"):
+            bus.emit(skill(), sensitivity=Sensitivity.PRIVATE)
+        with pytest.raises(EventError, match="secret"):
+            bus.emit(skill(), sensitivity="secret")
+
+
+async def test_an_application_may_have_events_of_its_own() -> None:
+    class Greeted(Payload, frozen=True, kw_only=True):
+        event_type: ClassVar = "app.greeted"
+        actor: ClassVar = Actor.USER
+        floor: ClassVar = Sensitivity.PRIVATE
+        name: str
+
+    listener = Listener()
+    async with Bus(strict=True, payloads=[Greeted]) as bus:
+        bus.subscribe("one", listener, event_types=["app.greeted"])
+        bus.emit(Greeted(name="Ada"))
+        bus.emit("app.greeted", {"name": "Grace"})
+    assert [event.payload for event in listener.events] == [Greeted(name="Ada"), Greeted(name="Grace")]
+    async with Bus(strict=True) as bus:
+        with pytest.raises(UnknownEventError):
+            bus.emit(Greeted(name="Ada"))
+
+
+@pytest.mark.parametrize("name", ["text.mine", "message.mine", "thinking.x", "tool.use_x", "turn.started"])
+def test_an_application_may_not_take_a_name_that_is_taken(name: str) -> None:
+    class Taken(Payload, frozen=True, kw_only=True):
+        event_type: ClassVar = name
+        actor: ClassVar = Actor.USER
+        floor: ClassVar = Sensitivity.PRIVATE
+
+    with pytest.raises(EventError):
+        Bus(payloads=[Taken])
+
+
+# --- bounds ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_full_bus_refuses_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    bus = Bus(limit=3)
+    for _ in range(3):
+        bus.emit(skill())
+    with caplog.at_level(logging.ERROR, "dragoman.bus"), pytest.raises(BusError) as caught:
+        bus.emit(skill())
+    assert caught.value.code == "bus_overflow"
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    await bus.drained()
+    assert bus.emit(skill()) is not None
+    await bus.close()
+
+
+async def test_a_bus_holds_ten_thousand_events() -> None:
+    bus = Bus()
+    for _ in range(10_000):
+        bus.emit(skill())
+    with pytest.raises(BusError):
+        bus.emit(skill())
+    await bus.close()
+
+
+async def test_a_subscriber_that_is_too_slow_is_told_what_it_missed_where_it_missed_it() -> None:
+    released = asyncio.Event()
+    slow, other = Listener(), Listener()
+
+    async def wait_then_take(event: Event) -> None:
+        await released.wait()
+        slow(event)
+
+    async with Bus(strict=True) as bus:
+        bus.subscribe("slow", wait_then_take, event_types=QUIET, limit=4)
+        bus.subscribe("other", other)
+        await bus_is_quiet(bus)
+        sent = [bus.emit(skill(str(number))) for number in range(10)]
+        await bus_is_quiet(bus)
+        assert other.names == [str(number) for number in range(10)]
+        released.set()
+        await bus.drained()
+        bus.emit(skill("after"))
+    gap = slow.events[4]
+    assert slow.names == ["0", "1", "2", "3", "after"]
+    assert sent[4] is not None
+    assert sent[9] is not None
+    assert gap.payload == BusGapDetected(
+        subscriber="slow", missed=6, first_event_id=sent[4].id, last_event_id=sent[9].id
+    )
+    assert gap.session_id == SYSTEM
+    assert gap in other.events
+
+
+async def bus_is_quiet(bus: Bus) -> None:
+    """Everything was handed out, whether it was taken or not."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def test_a_burst_hurts_nobody_who_is_fast_enough() -> None:
+    listener = Listener()
+    async with Bus(strict=True) as bus:
+        subscription = bus.subscribe("one", listener, event_types=QUIET, limit=100)
+        for number in range(9_000):
+            bus.emit(skill(str(number)))
+    assert subscription.missed == 0
+    assert len(listener.events) == 9_000
+
+
+async def test_a_subscriber_that_raises_loses_that_event_alone(caplog: pytest.LogCaptureFixture) -> None:
+    raising, sound = Listener(), Listener()
+
+    async def take(event: Event) -> None:
+        if event.payload == skill("bad"):
+            raise RuntimeError("no")
+        raising(event)
+
+    async with Bus(strict=True) as bus:
+        subscription = bus.subscribe("raising", take, event_types=QUIET)
+        bus.subscribe("raising fast", take, event_types=QUIET, fast=True)
+        bus.subscribe("sound", sound, event_types=QUIET)
+        for name in ("a", "bad", "b"):
+            bus.emit(skill(name))
+        await bus.drained()
+        assert subscription.failed == 1
+    assert sound.names == ["a", "bad", "b"]
+    assert sorted(raising.names) == ["a", "a", "b", "b"]
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+async def test_a_subscriber_whose_own_work_was_cancelled_stays() -> None:
+    listener = Listener()
+
+    async def take(event: Event) -> None:
+        if event.payload == skill("bad"):
+            raise asyncio.CancelledError
+        listener(event)
+
+    async with Bus(strict=True) as bus:
+        bus.subscribe("one", take, event_types=QUIET)
+        for name in ("bad", "good"):
+            bus.emit(skill(name))
+    assert listener.names == ["good"]
+
+
+async def test_the_fast_path_is_awaited_before_anybody_else_is_told() -> None:
+    told: list[str] = []
+
+    async def fast(event: Event) -> None:
+        await asyncio.sleep(0.01)
+        told.append("fast")
+
+    async with Bus(strict=True) as bus:
+        bus.subscribe("slow", lambda _: told.append("slow"), event_types=QUIET)
+        bus.subscribe("fast", fast, event_types=QUIET, fast=True)
+        bus.emit(skill())
+        bus.emit(skill())
+    assert told[0] == "fast"
+    assert sorted(told) == ["fast", "fast", "slow", "slow"]
+
+
+async def test_what_is_slow_may_not_be_on_the_fast_path() -> None:
+    bus = Bus()
+    with pytest.raises(EventError, match="slow"):
+        bus.subscribe("one", Listener(), fast=True, slow=True)
+    await bus.close()
+
+
+async def test_who_holds_up_the_fast_path_loses_its_place(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(room, "_FAST_S", 0.01)
+    hanging, other = Listener(), Listener()
+
+    async def hang_once(event: Event) -> None:
+        if not hanging.events:
+            hanging(event)
+            await asyncio.Event().wait()
+        hanging(event)
+
+    async with Bus(strict=True) as bus:
+        subscription = bus.subscribe("hanging", hang_once, event_types=QUIET, fast=True)
+        bus.subscribe("other", other, event_types=QUIET)
+        for name in ("a", "b", "c"):
+            bus.emit(skill(name))
+        await bus.drained()
+        assert not subscription.is_fast
+    assert other.names == ["a", "b", "c"]
+    assert hanging.names == ["a", "b", "c"]
+    assert "queue of its own" in caplog.text
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+async def test_closing_delivers_what_waits() -> None:
+    listener = Listener()
+
+    async def take(event: Event) -> None:
+        await asyncio.sleep(0)
+        listener(event)
+
+    async with Bus(strict=True) as bus:
+        bus.subscribe("one", take, event_types=QUIET)
+        for number in range(500):
+            bus.emit(skill(str(number)))
+    assert len(listener.events) == 500
+    with pytest.raises(BusError) as caught:
+        bus.emit(skill())
+    assert caught.value.code == "bus_closed"
+    with pytest.raises(BusError):
+        bus.subscribe("late", listener)
+    await bus.close()
+
+
+async def test_closing_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    async def hang(event: Event) -> None:
+        await asyncio.Event().wait()
+
+    bus = Bus(strict=True)
+    bus.subscribe("hanging", hang, event_types=QUIET)
+    bus.emit(skill())
+    bus.emit(skill())
+    await bus.close(timeout_s=0.05)
+    assert "nobody took" in caplog.text
+
+
+async def test_who_unsubscribes_gets_what_waited_and_nothing_more() -> None:
+    listener, other = Listener(), Listener()
+    async with Bus(strict=True) as bus:
+        bus.subscribe("other", other)
+        subscription = bus.subscribe("one", listener, event_types=QUIET)
+        bus.emit(skill("before"))
+        await bus_is_quiet(bus)
+        await bus.unsubscribe(subscription)
+        await bus.unsubscribe(subscription)
+        bus.emit(skill("after"))
+    assert listener.names == ["before"]
+    assert [event.type for event in other.events] == [
+        "bus.subscriber_registered",
+        "bus.subscriber_registered",
+        "skill.loaded",
+        "bus.subscriber_unregistered",
+        "skill.loaded",
+    ]
+
+
+async def test_a_subscriber_may_unsubscribe_itself() -> None:
+    listener = Listener()
+    async with Bus(strict=True) as bus:
+
+        async def once(event: Event) -> None:
+            listener(event)
+            await bus.unsubscribe(subscription)
+
+        subscription = bus.subscribe("one", once, event_types=QUIET)
+        bus.emit(skill("a"))
+        await bus.drained()
+        bus.emit(skill("b"))
+    assert listener.names == ["a"]
+
+
+async def test_batches_hold_what_waits() -> None:
+    batches: list[list[str]] = []
+
+    async def take(events: Any) -> None:
+        batches.append([event.payload.skill_name for event in events])
+
+    bus = Bus(strict=True)
+    bus.subscribe_batches("one", take, event_types=QUIET, most=4)
+    for number in range(10):
+        bus.emit(skill(str(number)))
+    await bus.close()
+    assert [name for batch in batches for name in batch] == [str(number) for number in range(10)]
+    assert max(len(batch) for batch in batches) == 4
+
+
+# --- parents ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_turn_is_a_tree_and_nobody_names_the_parents() -> None:
+    async with Bus(strict=True) as bus:
+        turn = bus.scope("sess_1", "turn_1")
+        seen: dict[str, Event] = {}
+
+        def say(name: str, payload: Payload) -> None:
+            event = turn.emit(payload)
+            assert event is not None
+            seen[name] = event
+
+        say("turn", started())
+        decided = turn.emit("route.decided", {"chosen_model": "m", "winner_index": 0, "elapsed_ms": 0.1, "chain": []})
+        say("call 1", call())
+        say("answer 1", answer(StopReason.TOOL_USE))
+        say("tool a", tool("tu_a"))
+        say("tool b", tool("tu_b"))
+        say("result b", result("tu_b"))
+        say("result a", result("tu_a"))
+        say("call 2", call())
+        say("answer 2", answer(StopReason.END_TURN))
+        say("end", ended())
+    parents = {name: event.parent_event_id for name, event in seen.items()}
+    names = {event.id: name for name, event in seen.items()}
+    assert decided is not None
+    assert decided.parent_event_id == seen["turn"].id
+    assert {name: names.get(parent or "") for name, parent in parents.items()} == {
+        "turn": None,
+        "call 1": "turn",
+        "answer 1": "call 1",
+        "tool a": "answer 1",
+        "tool b": "answer 1",
+        "result b": "tool b",
+        "result a": "tool a",
+        "call 2": "result a",
+        "answer 2": "call 2",
+        "end": "turn",
+    }
+    assert {event.turn_id for event in seen.values()} == {"turn_1"}
+
+
+async def test_a_parent_that_is_named_wins() -> None:
+    async with Bus(strict=True) as bus:
+        turn = bus.scope("sess_1", "turn_1", actor="worker")
+        turn.emit(started())
+        event = turn.emit(skill(), parent="somebody")
+        assert event is not None
+        assert (event.parent_event_id, event.actor) == ("somebody", Actor.WORKER)
+
+
+def call() -> LlmCallStarted:
+    return LlmCallStarted(model="m", provider="p", estimated_input_tokens=1, request_id="r")
+
+
+def answer(stop_reason: StopReason) -> LlmCallCompleted:
+    return LlmCallCompleted(
+        model="m",
+        provider="p",
+        input_tokens=1,
+        output_tokens=1,
+        cost_usd=Decimal("0.000654"),
+        pricing_version="v",
+        latency_ms=1,
+        stop_reason=stop_reason,
+    )
+
+
+def tool(tool_use_id: str) -> ToolCalled:
+    return ToolCalled(
+        tool_use_id=tool_use_id, tool_name="t", input_hash=HASH, input_size_bytes=2, side_effects=SideEffects.NONE
+    )
+
+
+def result(tool_use_id: str) -> ToolCompleted:
+    return ToolCompleted(tool_use_id=tool_use_id, success=True, output_size_bytes=1, latency_ms=1)
+
+
+def ended() -> TurnCompleted:
+    return TurnCompleted(
+        stop_reason=StopReason.END_TURN,
+        llm_call_count=2,
+        tool_call_count=2,
+        total_input_tokens=2,
+        total_output_tokens=2,
+        total_cost_usd=Decimal("0.001308"),
+        wall_time_seconds=1.5,
+    )
