@@ -1,0 +1,169 @@
+"""The routing policy's file: read again when it changes, and never in the way of a turn.
+
+    source = PolicyFile.of_workspace(workspace, registry)
+    source.read() -> PolicyRead(policy, path, version, errors, …)     before each turn
+
+Of the places where it may be, the first that has a file counts: ``.dragoman/routing.yaml`` in the workspace,
+``.metis/routing.yaml`` there, ``routing.yaml`` in the user's configuration folder. A missing file is an empty policy.
+While a file has errors, the last good one holds. The one rule: a file in a workspace may come from a stranger, so
+reading it costs no more than its size, and it can only choose among models that are set up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.errors import PolicyError
+from dragoman.routing import Policy, Registry, read_policy
+
+IN_WORKSPACE: Final = (".dragoman/routing.yaml", ".metis/routing.yaml")
+MAX_BYTES: Final = 256 * 1024
+
+_Stamp = tuple[str, int, int, int]  # path, time of change, size, inode
+
+
+class PolicyRead(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds now, and how the file is."""
+
+    policy: Policy
+    path: str | None = None  # of the file; none if there is none
+    version: str = ""  # SHA-256 of the text that the policy was read from; empty without one
+    errors: tuple[str, ...] = ()  # of the file as it is; then the policy is the last good one, or empty
+    is_news: bool = False  # the file was not seen in this state before: errors are to be told now
+    uses_last_good: bool = False
+
+    def invalid_payload(self) -> dict[str, Any]:
+        """The payload of ``routing.policy_invalid``."""
+        return {
+            "policy_path": self.path,
+            "errors": list(self.errors),
+            "using_last_known_good": self.uses_last_good,
+        }
+
+
+class PolicyFile:
+    """A policy in the first of some places that has one."""
+
+    def __init__(self, places: Iterable[Path | str], registry: Registry, *, home: str | None = None) -> None:
+        self._places = tuple(Path(place) for place in places)
+        self._registry = registry
+        self._home = str(Path.home()) if home is None else home
+        self._stamp: _Stamp | None = None
+        self._last: PolicyRead = PolicyRead(policy=Policy())
+        self._good: PolicyRead | None = None
+
+    @classmethod
+    def of_workspace(
+        cls, workspace: Path | str, registry: Registry, *, environment: Mapping[str, str] | None = None
+    ) -> PolicyFile:
+        """The policy that holds in a workspace."""
+        return cls(places_of(workspace, os.environ if environment is None else environment), registry)
+
+    def read(self) -> PolicyRead:
+        """What holds now. The file is read only if it changed since the last time."""
+        found = self._find()
+        if found is None:
+            self._stamp, self._good, self._last = None, None, PolicyRead(policy=Policy())
+        elif found != self._stamp:
+            self._last = self._read(found[0])
+            self._stamp = found
+            return self._last
+        return msgspec.structs.replace(self._last, is_news=False)
+
+    def _find(self) -> _Stamp | None:
+        for place in self._places:
+            try:
+                status = place.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError:
+                return str(place), 0, 0, 0  # it is there, and reading it says why it cannot be read
+            return str(place), status.st_mtime_ns, status.st_size, status.st_ino
+        return None
+
+    def _read(self, path: str) -> PolicyRead:
+        try:
+            text = _text_of(path)
+            policy = read_policy(document_from(text, path), self._registry, home=self._home, origin=path)
+        except PolicyError as error:
+            good = self._good if self._good is not None and self._good.path == path else None
+            return PolicyRead(
+                policy=good.policy if good else Policy(),
+                version=good.version if good else "",
+                path=path,
+                errors=error.problems,
+                is_news=True,
+                uses_last_good=good is not None,
+            )
+        version = hashlib.sha256(text).hexdigest()
+        self._good = PolicyRead(policy=policy, path=path, version=version, is_news=True)
+        return self._good
+
+
+def places_of(workspace: Path | str, environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Where a policy for a workspace may be, in the order in which they are looked at."""
+    if sys.platform == "win32":
+        folder = Path(environment.get("APPDATA") or Path.home() / "AppData" / "Roaming")
+    else:
+        folder = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return (*(Path(workspace) / name for name in IN_WORKSPACE), folder / "dragoman" / "routing.yaml")
+
+
+def policy_from_file(path: Path | str, registry: Registry) -> Policy:
+    """The policy of one file; ``PolicyError`` if it has errors or is not there."""
+    document = document_from(_text_of(str(path)), str(path))
+    return read_policy(document, registry, home=str(Path.home()), origin=str(path))
+
+
+def _text_of(path: str) -> bytes:
+    try:
+        if not Path(path).is_file():  # a pipe would be waited for
+            raise PolicyError(("$: there is no such file",), where=path)
+        with Path(path).open("rb") as opened:
+            text = opened.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise PolicyError((f"$: it cannot be read ({error.strerror})",), where=path) from None
+    if len(text) > MAX_BYTES:
+        raise PolicyError((f"$: it is larger than {MAX_BYTES} bytes",), where=path)
+    return text
+
+
+def document_from(text: bytes, origin: str = "routing policy") -> Any:
+    """What stands in a YAML text. Two equal keys are an error here, and so are references to other parts."""
+    import yaml  # noqa: PLC0415  only those who have a file pay for it
+
+    class Loader(yaml.SafeLoader):
+        """Plain YAML: a few lines stand for a few values."""
+
+        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+            if self.check_event(yaml.AliasEvent):
+                mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+                raise yaml.MarkedYAMLError(problem="references (*) are not taken here", problem_mark=mark)
+            node: yaml.Node | None = super().compose_node(parent, index)
+            return node
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                    what = f"the key {key.value!r} is there twice"
+                    raise yaml.MarkedYAMLError(problem=what, problem_mark=key.start_mark)
+                seen.add(str(key.value))
+            return super().construct_mapping(node, deep)
+
+    try:
+        return yaml.load(text, Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "$"
+        raise PolicyError((f"{place}: not YAML as it is taken here ({error.problem})",), where=origin) from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        told = " ".join(str(error).split())[:200] or type(error).__name__
+        raise PolicyError((f"$: not YAML as it is taken here ({told})",), where=origin) from None
