@@ -1,0 +1,35 @@
+"""What a model may do: tools, the registry they are in, and the dispatch that turns calls into results.
+
+    from dragoman.tools import ToolRegistry, Workbench, Workspace, builtin_tools, dispatch, tool
+
+    registry = ToolRegistry(builtin_tools(names=["read_file", "search_files"]))
+    bench = Workbench(session_id, workspace=Workspace("."), confirm=ask_the_user)
+    results = await dispatch(calls, registry, bench, events=bus_event)
+
+``tool`` makes a tool of a function; ``confirmation`` says who is asked; ``workspace`` keeps tools in their folder;
+``builtin`` are the few that come with the package, off unless asked for; ``mcp`` brings in those of MCP servers. The
+one rule: nothing here decides what a model is offered. Who assembles the turn does.
+"""
+
+from dragoman.tools.confirmation import Confirm, Confirmation, ConfirmationPolicy, ConfirmationRequest
+from dragoman.tools.declaring import Preview, Tool, ToolContext, ToolOutput, tool
+from dragoman.tools.dispatching import LateResult, Workbench, dispatch
+from dragoman.tools.registry import ToolRegistry
+from dragoman.tools.workspace import Workspace
+
+__all__ = [
+    "Confirm",
+    "Confirmation",
+    "ConfirmationPolicy",
+    "ConfirmationRequest",
+    "LateResult",
+    "Preview",
+    "Tool",
+    "ToolContext",
+    "ToolOutput",
+    "ToolRegistry",
+    "Workbench",
+    "Workspace",
+    "dispatch",
+    "tool",
+]

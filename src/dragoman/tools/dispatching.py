@@ -1,0 +1,422 @@
+"""Dispatch: the calls of an answer become results, each in the same steps, several at a time.
+
+    look up → validate → scope → confirm → run → result
+
+    results = await dispatch(calls, registry, bench, events=emit)
+
+``bench`` is what the calls of one session share: its workspace, who is asked, what was allowed for its duration, how
+many run at once. ``events`` is told (type, payload) of every step, ``results`` gets each result as it comes, and
+``late`` what a tool still gave after its time was over. Nothing that a tool does makes ``dispatch`` raise. If it is
+cancelled, tools are told to stop and have a moment to end what they started, every call that is open gets its result
+through ``results``, and only then is the caller cancelled; with ``stop`` set, the same is returned instead.
+
+The one rule: one call, one result, in the order of the calls. What comes later is never a second answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.errors import ToolFailedError
+from dragoman.exchange import SideEffects
+from dragoman.message import InvalidToolUseBlock, TextBlock, ToolResultBlock, ToolUseBlock
+from dragoman.tools.confirmation import Confirm, Confirmation, ConfirmationPolicy, ConfirmationRequest
+from dragoman.tools.declaring import Preview, Tool, ToolContext, ToolOutput, content_from, shortened
+from dragoman.tools.registry import ToolRegistry
+from dragoman.tools.workspace import Workspace
+
+Call = ToolUseBlock | InvalidToolUseBlock
+Events = Callable[[str, dict[str, Any]], None]
+Results = Callable[[ToolResultBlock], None]
+
+AT_ONCE: Final = 4
+CONFIRM_TIMEOUT_S: Final = 300.0
+TIMEOUT_S: Final = 60.0
+LONG_TIMEOUT_S: Final = 600.0  # of tools that execute something or change something elsewhere
+GRACE_S: Final = 3.0  # for a tool that was told to stop, to end what it started
+_SLOW: Final = (SideEffects.EXECUTE, SideEffects.NETWORK)
+_MAX_SUMMARY: Final = 1_000
+
+_log: Final = logging.getLogger("dragoman.tools")
+
+
+class LateResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool gave after its call had been answered for it: to be recorded, never to be sent."""
+
+    tool_use_id: str
+    tool_name: str
+    result: ToolResultBlock
+    latency_ms: int
+
+
+Late = Callable[[LateResult], None]
+
+
+class Workbench:
+    """What the calls of one session share."""
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        workspace: Workspace | None = None,
+        policy: ConfirmationPolicy | None = None,
+        confirm: Confirm | None = None,
+        confirm_timeout_s: float = CONFIRM_TIMEOUT_S,
+        at_once: int = AT_ONCE,
+        user_id: str | None = None,
+    ) -> None:
+        self.session_id = session_id
+        self.workspace = workspace
+        self.policy = policy or ConfirmationPolicy()
+        self.confirm = confirm
+        self.confirm_timeout_s = confirm_timeout_s
+        self.user_id = user_id
+        self.running = asyncio.Semaphore(at_once)
+        self.asking = asyncio.Lock()  # one question at a time, in the order of the calls
+        self.answers: dict[str, Confirmation] = {}  # by tool, until the session ends
+        self._left: set[asyncio.Task[Any]] = set()
+
+    def leave(self, task: asyncio.Task[Any]) -> None:
+        """Nobody waits for this one any more; it may still end."""
+        self._left.add(task)
+        task.add_done_callback(self._left.discard)
+
+    async def aclose(self, wait_s: float = GRACE_S) -> None:
+        """Wait a moment for tools that did not stop when they were told to, then let go of them."""
+        left = [task for task in self._left if not task.done()]
+        if left:
+            _, left_over = await asyncio.wait(left, timeout=wait_s)
+            for task in left_over:
+                task.cancel()
+            await asyncio.wait(left, timeout=wait_s)
+
+
+async def dispatch(
+    calls: Iterable[Call],
+    registry: ToolRegistry,
+    bench: Workbench,
+    *,
+    events: Events | None = None,
+    results: Results | None = None,
+    late: Late | None = None,
+    stop: asyncio.Event | None = None,
+    turn_id: str | None = None,
+) -> tuple[ToolResultBlock, ...]:
+    """The results of the calls, in their order."""
+    told = _Told(events, results, late)
+    made = [_OneCall(call, registry, bench, told, turn_id) for call in calls]
+    if not made:
+        return ()
+    tasks = [asyncio.create_task(one.answered()) for one in made]
+    stopped = asyncio.create_task(stop.wait()) if stop is not None else None
+    try:
+        await _first_of(tasks, stopped)
+        return await _ended(made, tasks)
+    except asyncio.CancelledError:
+        await _in_spite_of_cancel(_ended(made, tasks))
+        raise
+    finally:
+        if stopped is not None:
+            stopped.cancel()
+
+
+async def _first_of(tasks: Sequence[asyncio.Task[Any]], stopped: asyncio.Task[Any] | None) -> None:
+    """Until all have their result, or somebody says stop."""
+    everything = asyncio.gather(*tasks)
+    await asyncio.wait([everything, *([stopped] if stopped else [])], return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _in_spite_of_cancel(ending: Coroutine[Any, Any, Any]) -> None:
+    """To its end, however often the caller is cancelled meanwhile: it takes a moment at most."""
+    task = asyncio.ensure_future(ending)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
+
+
+async def _ended(made: list[_OneCall], tasks: list[asyncio.Task[ToolResultBlock]]) -> tuple[ToolResultBlock, ...]:
+    for task in tasks:
+        task.cancel()  # nothing happens to those that are done
+    await asyncio.wait(tasks)
+    return tuple(one.cancelled() if task.cancelled() else task.result() for one, task in zip(made, tasks, strict=True))
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """Who is told what happens. A listener that fails is a listener's problem."""
+
+    events: Events | None
+    results: Results | None
+    late: Late | None
+
+    def event(self, event_type: str, **payload: Any) -> None:
+        self._call(self.events, event_type, payload)
+
+    def result(self, result: ToolResultBlock) -> None:
+        self._call(self.results, result)
+
+    def late_result(self, result: LateResult) -> None:
+        _log.info("%s gave a result %d ms after it was called, too late", result.tool_name, result.latency_ms)
+        self._call(self.late, result)
+
+    def _call(self, listener: Callable[..., None] | None, *arguments: Any) -> None:
+        if listener is None:
+            return
+        try:
+            listener(*arguments)
+        except Exception:  # noqa: BLE001  somebody else's code
+            _log.exception("a listener of dispatch failed")
+
+
+class _OneCall:
+    """One call on its way to its one result."""
+
+    def __init__(self, call: Call, registry: ToolRegistry, bench: Workbench, told: _Told, turn_id: str | None) -> None:
+        self._call = call
+        self._registry = registry
+        self._bench = bench
+        self._told = told
+        self._began = time.monotonic()
+        self._context = ToolContext(
+            session_id=bench.session_id,
+            tool_use_id=call.id,
+            turn_id=turn_id,
+            user_id=bench.user_id,
+            workspace=bench.workspace,
+        )
+
+    async def answered(self) -> ToolResultBlock:
+        try:
+            result = await self._steps()
+        except asyncio.CancelledError:
+            return self.cancelled()
+        except ToolFailedError as error:
+            result = self._failed(error.error_class, str(error))
+        except Exception:  # noqa: BLE001  a tool is somebody else's code
+            _log.warning("the tool %s failed", self._call.name, exc_info=True)
+            result = self._failed("execution_error", "Tool execution failed.")
+        self._told.result(result)
+        return result
+
+    def cancelled(self) -> ToolResultBlock:
+        """The result of a call that was stopped. It may have done part of its work."""
+        result = self._failed("cancelled", "The call was cancelled before it had a result.")
+        self._told.result(result)
+        return result
+
+    async def _steps(self) -> ToolResultBlock:
+        tool = self._registry.get(self._call.name)
+        if tool is None:
+            text = f"There is no tool {self._call.name!r}. There are: {self._registry.names}"
+            raise ToolFailedError(shortened(text, _MAX_SUMMARY), error_class="not_found")
+        problems = self._problems()
+        if problems or isinstance(self._call, InvalidToolUseBlock):
+            return self._invalid(problems)
+        self._check_scope(tool, self._call.input)
+        await self._confirm(tool, self._call.input)
+        async with self._bench.running:
+            return await self._run(tool, self._call.input)
+
+    # --- before it runs
+
+    def _problems(self) -> tuple[str, ...]:
+        if isinstance(self._call, InvalidToolUseBlock):
+            return (f"$: {self._call.reason}",)
+        return self._registry.problems(self._call.name, self._call.input)
+
+    def _invalid(self, problems: tuple[str, ...]) -> ToolResultBlock:
+        name = self._call.name
+        self._told.event(
+            "tool_input_invalid", tool_name=name, validation_errors=list(problems), tool_use_id=self._call.id
+        )
+        return self._error_result(
+            f"The input does not fit the tool {name!r}, which was not run:\n" + "\n".join(problems)
+        )
+
+    def _check_scope(self, tool: Tool, input: dict[str, Any]) -> None:  # noqa: A002
+        if not tool.definition.requires_workspace:
+            return
+        workspace = self._context.files
+        named = [input.get("path"), *_list(input.get("paths"))]
+        for path in named:
+            if isinstance(path, str):
+                workspace.check(path)
+
+    async def _confirm(self, tool: Tool, input: dict[str, Any]) -> None:  # noqa: A002
+        match self._bench.policy.decision(tool.definition):
+            case "auto":
+                return
+            case "deny":
+                raise ToolFailedError(f"The tool {tool.name!r} is not allowed here", error_class="permission_denied")
+        async with self._bench.asking:
+            answer = self._bench.answers.get(tool.name) or await self._asked(tool, input)
+        if not answer.allow:
+            because = f": {answer.reason}" if answer.reason else ""
+            raise ToolFailedError(f"The user did not allow this call{because}", error_class="user_denied")
+
+    async def _asked(self, tool: Tool, input: dict[str, Any]) -> Confirmation:  # noqa: A002
+        confirm = self._bench.confirm
+        if confirm is None:
+            text = f"The tool {tool.name!r} needs somebody's consent, and nobody is here to give it"
+            raise ToolFailedError(text, error_class="permission_denied")
+        question = self._question(tool, input)
+        began = time.monotonic()
+        try:
+            answer = await asyncio.wait_for(confirm(question), self._bench.confirm_timeout_s)
+        except TimeoutError:
+            self._resolved(question, "timeout", None, began)
+            raise ToolFailedError("Nobody allowed this call in time", error_class="confirmation_timeout") from None
+        except asyncio.CancelledError:
+            self._resolved(question, "deny", None, began)
+            raise
+        except Exception:  # noqa: BLE001  somebody else's code
+            _log.exception("whoever should have been asked about %s could not be", tool.name)
+            self._resolved(question, "deny", None, began)
+            raise ToolFailedError("Nobody could be asked about this call", error_class="permission_denied") from None
+        self._resolved(question, "allow" if answer.allow else "deny", answer.scope, began)
+        if answer.scope == "session":
+            self._bench.answers[tool.name] = answer
+        return answer
+
+    def _question(self, tool: Tool, input: dict[str, Any]) -> ConfirmationRequest:  # noqa: A002
+        preview = tool.preview(input, self._context) if tool.preview is not None else Preview()
+        question = ConfirmationRequest(
+            id=f"confirm_{secrets.token_hex(10)}",
+            session_id=self._bench.session_id,
+            tool_use_id=self._call.id,
+            tool_name=tool.name,
+            side_effects=tool.definition.side_effects,
+            input=input,
+            input_summary=shortened(msgspec.json.encode(input).decode(), _MAX_SUMMARY),
+            projected_modifications=preview.projected_modifications,
+            command_summary=preview.command_summary,
+            expires_at=datetime.now(UTC) + timedelta(seconds=self._bench.confirm_timeout_s),
+        )
+        self._told.event(
+            "tool.confirmation_requested",
+            tool_use_id=question.tool_use_id,
+            tool_name=question.tool_name,
+            side_effects=question.side_effects,
+            confirmation_request_id=question.id,
+            input_summary=question.input_summary,
+            projected_modifications=list(question.projected_modifications) or None,
+            command_summary=question.command_summary,
+            expires_at=question.expires_at,
+        )
+        return question
+
+    def _resolved(self, question: ConfirmationRequest, decision: str, scope: str | None, began: float) -> None:
+        self._told.event(
+            "tool.confirmation_resolved",
+            tool_use_id=question.tool_use_id,
+            tool_name=question.tool_name,
+            confirmation_request_id=question.id,
+            decision=decision,
+            scope=scope,
+            latency_ms=_ms_since(began),
+        )
+
+    # --- running
+
+    async def _run(self, tool: Tool, input: dict[str, Any]) -> ToolResultBlock:  # noqa: A002
+        canonical = msgspec.json.encode(input, order="sorted")
+        self._began = time.monotonic()
+        self._told.event(
+            "tool.called",
+            tool_use_id=self._call.id,
+            tool_name=tool.name,
+            input_hash=hashlib.sha256(canonical).hexdigest(),
+            input_size_bytes=len(canonical),
+            side_effects=tool.definition.side_effects,
+        )
+        output = await self._output(tool, input)
+        output = output if isinstance(output, ToolOutput) else ToolOutput(content=output)
+        result = ToolResultBlock(self._call.id, content_from(output.content), output.is_error)
+        self._told.event(
+            "tool.completed",
+            tool_use_id=self._call.id,
+            tool_name=tool.name,
+            success=not output.is_error,
+            output_size_bytes=len(msgspec.json.encode(result.content)),
+            latency_ms=_ms_since(self._began),
+            files_modified=list(output.files_modified) or None,
+            command_executed=output.command_executed,
+        )
+        return result
+
+    async def _output(self, tool: Tool, input: dict[str, Any]) -> Any:  # noqa: A002
+        timeout_s = tool.timeout_s or (LONG_TIMEOUT_S if tool.definition.side_effects in _SLOW else TIMEOUT_S)
+        task = asyncio.ensure_future(tool.run(input, self._context))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=timeout_s)
+        except asyncio.CancelledError:
+            await self._let_go(task)
+            raise
+        if done:
+            return task.result()
+        await self._let_go(task)
+        raise ToolFailedError(f"The tool {tool.name!r} took longer than {timeout_s:g} s", error_class="timeout")
+
+    async def _let_go(self, task: asyncio.Future[Any]) -> None:
+        """Tell a tool to stop, and give it a moment. What it gives from now on is late."""
+        self._context.stopping.set()
+        task.add_done_callback(self._ended_late)
+        task.cancel()
+        if isinstance(task, asyncio.Task):
+            self._bench.leave(task)
+        await asyncio.wait({task}, timeout=GRACE_S)
+
+    def _ended_late(self, task: asyncio.Future[Any]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            result = self._late_block(task.result())
+        else:
+            text = str(error) if isinstance(error, ToolFailedError) else "Tool execution failed."
+            result = self._error_result(text)
+        name = self._call.name
+        self._told.late_result(
+            LateResult(tool_use_id=self._call.id, tool_name=name, result=result, latency_ms=_ms_since(self._began))
+        )
+
+    def _late_block(self, output: Any) -> ToolResultBlock:
+        output = output if isinstance(output, ToolOutput) else ToolOutput(content=output)
+        try:
+            return ToolResultBlock(self._call.id, content_from(output.content), output.is_error)
+        except (TypeError, ValueError):
+            return self._error_result("Tool execution failed.")
+
+    # --- the result of what failed
+
+    def _failed(self, error_class: str, text: str) -> ToolResultBlock:
+        self._told.event(
+            "tool.failed",
+            tool_use_id=self._call.id,
+            tool_name=self._call.name,
+            error_class=error_class,
+            error_message=text,
+            latency_ms=_ms_since(self._began),
+        )
+        return self._error_result(text)
+
+    def _error_result(self, text: str) -> ToolResultBlock:
+        return ToolResultBlock(self._call.id, content_from(text) or (TextBlock(text),), is_error=True)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _ms_since(began: float) -> int:
+    return round((time.monotonic() - began) * 1000)

@@ -1,0 +1,73 @@
+"""The registry: the tools of a session, by name, and the checks that each has passed.
+
+    registry = ToolRegistry([read_file, weather])
+    registry.definitions                 for the request, always in the same order
+    registry.allowed(["read_file"])      a registry with fewer tools
+
+Definitions are ordered by name and not by who registered first: a provider's prompt cache begins with the tools, and
+servers of tools start up in any order. The one rule: a tool outside the schema subset is refused here, with everything
+that is wrong with it, and never in the middle of a conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from dragoman.errors import UnknownToolError
+from dragoman.exchange import ToolDefinition
+from dragoman.tools.declaring import Tool
+from dragoman.toolschema import Toolbox
+
+
+class ToolRegistry:
+    """Tools, by name."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        self._toolbox = Toolbox()
+        for tool in tools:
+            self.register(tool)
+
+    def register(self, tool: Tool) -> Tool:
+        """Add a tool, or raise ``ToolSchemaError`` with everything that is wrong with it."""
+        self._toolbox.add(tool.definition)
+        self._tools[tool.name] = tool
+        return tool
+
+    def get(self, name: str) -> Tool | None:
+        """The tool of that name, if there is one."""
+        return self._tools.get(name)
+
+    def __getitem__(self, name: str) -> Tool:
+        try:
+            return self._tools[name]
+        except KeyError:
+            raise UnknownToolError(f"no tool is called {name!r}", remedy=f"There are: {self.names}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __iter__(self) -> Iterator[Tool]:
+        return (self._tools[name] for name in sorted(self._tools))
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    @property
+    def names(self) -> str:
+        """Their names, for people and models to read."""
+        return ", ".join(sorted(self._tools)) or "none"
+
+    @property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """What a model is told, in an order that depends on the names alone."""
+        return tuple(tool.definition for tool in self)
+
+    def allowed(self, names: Iterable[str]) -> ToolRegistry:
+        """The same tools, but for those that are not named. A name that there is not is an error."""
+        return ToolRegistry(self[name] for name in dict.fromkeys(names))
+
+    def problems(self, name: str, input: dict[str, Any]) -> tuple[str, ...]:  # noqa: A002
+        """Everything wrong with the input of a call, as ``check`` and ``repair`` want it."""
+        return self._toolbox.problems(name, input)

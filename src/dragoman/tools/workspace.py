@@ -1,0 +1,200 @@
+"""The workspace: the one folder that tools may touch, and how a path is opened without ever leaving it.
+
+A path is relative to the root, or absolute within it. ``..`` is refused, and so is a symbolic link that leads out;
+links that stay inside are followed. A path is opened step by step, each step relative to the folder opened before, and
+never through a link that the system follows by itself: what a path was when it was checked and what it is when it is
+opened cannot differ, whoever changes the folder meanwhile. The one rule: nothing in this package opens a file of the
+workspace by its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from dragoman.errors import ToolFailedError
+
+_MAX_LINKS: Final = 40
+# Without these a step could be led astray by a link, wait for the other end of a pipe, or leak into a command.
+_STEP: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+SAFELY: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+class Workspace:
+    """A folder, and everything in it."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        if os.open not in os.supports_dir_fd:
+            raise NotImplementedError("workspaces need a system that opens files relative to a folder")
+        self._given = Path(os.path.abspath(root))
+        self.root = self._given.resolve(strict=True)
+        if not self.root.is_dir():
+            raise NotADirectoryError(f"{root}: a workspace is a folder")
+
+    def __repr__(self) -> str:
+        return f"Workspace({str(self.root)!r})"
+
+    def check(self, path: str) -> None:
+        """Refuse a path that leads out. That nothing is there, or not yet, is no reason."""
+        try:
+            with self.place(path):
+                pass
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise failure_from(error, path) from None
+
+    @contextlib.contextmanager
+    def place(self, path: str, *, make_folders: bool = False) -> Iterator[tuple[int, str]]:
+        """The folder that a path is in, open, and its name there; ``.`` for the root itself. Links are resolved."""
+        walk = _Walk(self, path, make_folders=make_folders)
+        try:
+            yield walk.folder, walk.name
+        finally:
+            walk.close()
+
+    @contextlib.contextmanager
+    def folder(self, path: str) -> Iterator[int]:
+        """A folder of the workspace, open."""
+        with self.place(path) as (parent, name):
+            opened = os.open(name, _STEP, dir_fd=parent)
+        try:
+            yield opened
+        finally:
+            os.close(opened)
+
+    def read(self, path: str, most: int) -> tuple[bytes, int]:
+        """The first bytes of a file, and how many it has in all."""
+        with self.place(path) as (folder, name):
+            return read_at(folder, name, most)
+
+    def parts_of(self, path: str) -> list[str]:
+        """The steps from the root to a path, or a refusal."""
+        if "\0" in path:
+            raise _outside(path, "it holds a NUL")
+        pure = PurePosixPath(path)
+        if ".." in pure.parts:
+            raise _outside(path, "it has '..' in it")
+        inside = self.within(pure)
+        if inside is None:
+            raise _outside(path, "it is outside of the workspace")
+        return inside
+
+    def within(self, path: PurePosixPath) -> list[str] | None:
+        """The steps to a path that is relative, or absolute and inside; none if it is outside."""
+        if not path.is_absolute():
+            return list(path.parts)
+        for root in (self.root, self._given):
+            if path.is_relative_to(root.as_posix()):
+                return list(path.relative_to(root.as_posix()).parts)
+        return None
+
+
+class _Walk:
+    """The way from the root to a path: the folders on it, all held open until it is closed."""
+
+    def __init__(self, workspace: Workspace, path: str, *, make_folders: bool) -> None:
+        self._workspace = workspace
+        self._path = path
+        self._make_folders = make_folders
+        self._links = 0
+        self._ahead = deque(workspace.parts_of(path))
+        self._open = [os.open(workspace.root, _STEP & ~getattr(os, "O_NOFOLLOW", 0))]
+        try:
+            self.name = self._go()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def folder(self) -> int:
+        return self._open[-1]
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
+
+    def _go(self) -> str:
+        while self._ahead:
+            name = self._ahead.popleft()
+            if name == "..":  # only a link can say so
+                self._up()
+            elif (target := self._link(name)) is not None:
+                self._follow(target)
+            elif not self._ahead:
+                return name
+            else:
+                self._open.append(self._step(name))
+        return "."
+
+    def _up(self) -> None:
+        if len(self._open) == 1:
+            raise _outside(self._path, "a link in it leads out of the workspace")
+        os.close(self._open.pop())
+
+    def _link(self, name: str) -> str | None:
+        try:
+            return os.readlink(name, dir_fd=self.folder)
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ENOENT):  # no link, or nothing at all
+                return None
+            raise
+
+    def _follow(self, target: str) -> None:
+        self._links += 1
+        if self._links > _MAX_LINKS:
+            raise _outside(self._path, "it leads through too many links")
+        inside = self._workspace.within(PurePosixPath(target))
+        if inside is None:
+            raise _outside(self._path, "a link in it leads out of the workspace")
+        if target.startswith("/"):
+            while len(self._open) > 1:
+                os.close(self._open.pop())
+        self._ahead.extendleft(reversed(inside))
+
+    def _step(self, name: str) -> int:
+        if self._make_folders:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=self.folder)
+        return os.open(name, _STEP, dir_fd=self.folder)
+
+
+def read_at(folder: int, name: str, most: int) -> tuple[bytes, int]:
+    """The first bytes of a file in an open folder, and its size. Pipes and devices are refused."""
+    opened = os.open(name, os.O_RDONLY | SAFELY, dir_fd=folder)
+    with os.fdopen(opened, "rb") as file:
+        facts = os.fstat(opened)
+        if stat.S_ISDIR(facts.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "is a folder", name)
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(errno.EINVAL, "is not a file", name)
+        return file.read(most), facts.st_size
+
+
+def _outside(path: str, why: str) -> ToolFailedError:
+    return ToolFailedError(f"{_shown(path)} is refused: {why}", error_class="permission_denied")
+
+
+def failure_from(error: OSError, path: str) -> ToolFailedError:
+    """What the system said about a path, for a model. Names of places outside of the workspace are not in it."""
+    match error.errno:
+        case errno.ENOENT:
+            return ToolFailedError(f"{_shown(path)} does not exist", error_class="not_found")
+        case errno.ELOOP:  # a link took the place of what had been no link a moment ago
+            return _outside(path, "it is a link")
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return ToolFailedError(f"{_shown(path)}: {os.strerror(error.errno)}", error_class="permission_denied")
+        case None:
+            return ToolFailedError(f"{_shown(path)}: it cannot be opened")
+        case _:
+            return ToolFailedError(f"{_shown(path)}: {os.strerror(error.errno)}")
+
+
+def _shown(path: str) -> str:
+    return repr(path if len(path) <= 200 else f"{path[:200]}…")
