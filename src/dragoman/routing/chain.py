@@ -23,7 +23,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dragoman.errors import RoutingConstraintError, RoutingFailedError
-from dragoman.message import ContentBlock, RoutingDecisionRecord, RoutingMode, TextBlock
+from dragoman.message import ContentBlock, RoutingDecisionRecord, RoutingMode
 from dragoman.routing.availability import Availability
 from dragoman.routing.facts import TurnFacts
 from dragoman.routing.override import read_override
@@ -96,14 +96,19 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     chosen_model: str  # canonical id; empty if none may answer
     winner_index: int  # of the chain; -1 if none may answer
     chain: tuple[ChainEntry, ...]
-    content: tuple[ContentBlock, ...]  # the message without its @model
+    facts: TurnFacts  # what it was decided on: the message stands in it without its @model
     record: RoutingDecisionRecord | None = None  # for the message that answers
     refusal: Refusal | None = None
 
     @property
+    def content(self) -> tuple[ContentBlock, ...]:
+        """What the user says, without the @model."""
+        return self.facts.content
+
+    @property
     def text(self) -> str:
-        """What the user says in words, without the @model."""
-        return "\n".join(block.text for block in self.content if isinstance(block, TextBlock))
+        """The same, as far as it is words."""
+        return self.facts.text
 
     @property
     def tried(self) -> tuple[dict[str, Any], ...]:
@@ -159,20 +164,19 @@ def decide(
     """
     asked = read_override(facts.content, registry, facts.override)
     facts = msgspec.structs.replace(facts, content=asked.content, override=asked.model)
+    reachable = availability or Availability()
+    asked_in_order = _asked_in_order(facts, policy.at(facts.workspace_path), registry, samples)
+    judged = (_judged(entry, facts, registry, reachable) for entry in asked_in_order)
     chain: list[ChainEntry] = []
-    slots = _asked_in_order(facts, policy.at(facts.workspace_path), registry, samples)
-    for entry in slots:
-        judged = _judged(entry, facts, registry, availability or Availability())
-        chain.append(judged)
-        if judged.verdict == "chose":
+    for entry in judged:
+        chain.append(entry)
+        if entry.verdict == "chose":
             return _chosen(chain, facts)
-        if judged.verdict == "rejected" and judged.policy in EXPLICIT:
-            behind = (_judged(later, facts, registry, availability or Availability()) for later in slots)
-            return _refused(
-                judged, next((e.candidate_model for e in behind if e.verdict == "chose"), None), chain, facts
-            )
+        if entry.verdict == "rejected" and entry.policy in EXPLICIT:
+            instead = next((later.candidate_model for later in judged if later.verdict == "chose"), None)
+            return _refused(chain, instead, facts)
     refusal = Refusal(code="routing_failed", alternative_providers_configured=tuple(sorted(registry.configured)))
-    return Decision(chosen_model="", winner_index=-1, chain=tuple(chain), content=facts.content, refusal=refusal)
+    return Decision(chosen_model="", winner_index=-1, chain=tuple(chain), facts=facts, refusal=refusal)
 
 
 def _chosen(chain: list[ChainEntry], facts: TurnFacts) -> Decision:
@@ -188,12 +192,11 @@ def _chosen(chain: list[ChainEntry], facts: TurnFacts) -> Decision:
         confidence=winner.confidence,
         alternatives_considered=tuple(dict.fromkeys(name for name in weighed if name != model)),
     )
-    return Decision(
-        chosen_model=model, winner_index=len(chain) - 1, chain=tuple(chain), content=facts.content, record=record
-    )
+    return Decision(chosen_model=model, winner_index=len(chain) - 1, chain=tuple(chain), facts=facts, record=record)
 
 
-def _refused(entry: ChainEntry, instead: str | None, chain: list[ChainEntry], facts: TurnFacts) -> Decision:
+def _refused(chain: list[ChainEntry], instead: str | None, facts: TurnFacts) -> Decision:
+    entry = chain[-1]
     refusal = Refusal(
         code="routing_constraint_failure",
         source=entry.policy,
@@ -201,7 +204,7 @@ def _refused(entry: ChainEntry, instead: str | None, chain: list[ChainEntry], fa
         validation_failure=entry.validation_failure,
         would_fall_back_to=instead,
     )
-    return Decision(chosen_model="", winner_index=-1, chain=tuple(chain), content=facts.content, refusal=refusal)
+    return Decision(chosen_model="", winner_index=-1, chain=tuple(chain), facts=facts, refusal=refusal)
 
 
 def _judged(entry: ChainEntry, facts: TurnFacts, registry: Registry, availability: Availability) -> ChainEntry:
