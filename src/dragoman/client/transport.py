@@ -13,6 +13,7 @@ import ssl
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Final
 
 import aiohttp
@@ -54,6 +55,7 @@ class Transport:
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),  # how many at once is for the callers to say
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("user-agent",),
+            trace_configs=[_noting_reuse()],
         )
         self._proxies: dict[str, str | None] = {}
 
@@ -79,20 +81,33 @@ class Transport:
         for _ in range(_MOST_REDIRECTS + 1):
             try:
                 async with asyncio.timeout(head_s):
-                    response = await self._session.post(
-                        url,
-                        data=body,
-                        headers=headers,
-                        allow_redirects=False,
-                        proxy=self._proxy_for(url),
-                        timeout=timeout,
-                    )
+                    response = await self._posted(url, headers, body, timeout)
             except (aiohttp.ClientError, OSError) as error:
                 raise Broken(_fault_of(error, url)) from error
             if response.status not in _REDIRECTS:
                 return response
             url = _redirected(url, response)
         raise Broken(_misled("it redirects without end"))
+
+    async def _posted(
+        self, url: URL, headers: dict[str, str], body: bytes, timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        """What is answered. A kept connection may have been closed by the other side just now: then by the next one."""
+        while True:
+            reused: list[bool] = []
+            try:
+                return await self._session.post(
+                    url,
+                    data=body,
+                    headers=headers,
+                    allow_redirects=False,
+                    proxy=self._proxy_for(url),
+                    timeout=timeout,
+                    trace_request_ctx=reused,
+                )
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+                if not reused or isinstance(error, aiohttp.ClientConnectorError):
+                    raise
 
     def _proxy_for(self, url: URL) -> str | None:
         if url.host in _THIS_MACHINE:
@@ -102,6 +117,17 @@ class Transport:
             is_direct = urllib.request.proxy_bypass(url.host or "")
             self._proxies[origin] = None if is_direct else urllib.request.getproxies().get(url.scheme)
         return self._proxies[origin]
+
+
+def _noting_reuse() -> aiohttp.TraceConfig:
+    """A trace that notes in the list of a request whether its connection had been used before."""
+
+    async def note(_: object, context: SimpleNamespace, __: object) -> None:
+        context.trace_request_ctx.append(True)
+
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(note)
+    return trace
 
 
 def _redirected(url: URL, response: aiohttp.ClientResponse) -> URL:

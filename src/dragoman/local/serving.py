@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import secrets
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 
-def served(threads: int, context_tokens: int) -> Any:
-    """The server, on a free port of the loopback."""
+def parameters_for(threads: int, context_tokens: int) -> Any:
+    """How the server is run: one answer at a time, on a free port of the loopback."""
     import xllamacpp  # noqa: PLC0415  of the extra
 
     parameters = xllamacpp.CommonParams()
@@ -29,7 +30,8 @@ def served(threads: int, context_tokens: int) -> Any:
     parameters.use_jinja = True
     parameters.hostnames = ["127.0.0.1"]
     parameters.port = 0
-    return xllamacpp.Server(parameters)
+    parameters.api_prefix = f"/{secrets.token_urlsafe(16)}"  # so that no web page and no other user finds it
+    return parameters
 
 
 def _weights() -> Path:
@@ -45,14 +47,16 @@ def _end_with_the_parent() -> None:
     os._exit(0)  # whatever the server is doing
 
 
-def main() -> None:
-    """Serve."""
+def serve(parameters: Any) -> None:
+    """Serve until standard input is closed, after saying where."""
+    import xllamacpp  # noqa: PLC0415
+
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
-    server = served(int(sys.argv[1]), int(sys.argv[2]))
-    sys.stdout.write(f"{server.listening_address}/v1\n")
+    server = xllamacpp.Server(parameters)
+    sys.stdout.write(f"{server.listening_address}{parameters.api_prefix}/v1\n")
     sys.stdout.flush()
     threading.Event().wait()
 
 
 if __name__ == "__main__":
-    main()
+    serve(parameters_for(int(sys.argv[1]), int(sys.argv[2])))
