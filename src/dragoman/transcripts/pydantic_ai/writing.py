@@ -1,0 +1,90 @@
+"""What is known while messages are written: the calls that results answer, the instructions, and what is lost.
+
+    Writing(messages)                   calls, by our ids; the instructions in effect; losses
+    read_extra(wire), read_ride(wire)   what stands in somebody's metadata: of an application, and of ours
+    with_extra(message, said)           the metadata again
+
+The one rule: every block that is left out goes through ``lose``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
+
+from dragoman.exchange import Loss
+from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, ToolUseBlock
+from dragoman.transcripts.parts import KEY, carried, notes_of
+from dragoman.transcripts.pydantic_ai.words import NAME, Wire
+from dragoman.value import UNSET
+
+
+class Called(NamedTuple):
+    """A call, as a result has to name it."""
+
+    name: str
+    wire_id: str
+
+
+class Writing:
+    """Messages on their way out."""
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self.losses: list[Loss] = []
+        self.calls: dict[str, Called] = {}
+        self.instructions: str | None = None  # that were told last
+        for block in (block for message in messages for block in message.content):
+            if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
+                notes = notes_of(block.provider_raw, NAME)
+                self.calls[block.id] = Called(block.name, notes.get("id") or block.id)
+
+    def lose(self, message: Message, what: str, reason: str) -> None:
+        """Name something that is left out."""
+        self.losses.append(Loss(message.session_id, message.id, what, NAME, reason))
+
+    def says(self, message: Message, block: ContentBlock, reason: str | None) -> bool:
+        """Whether a block can be written; if there is a reason for which it cannot, that is a loss."""
+        if reason is not None:
+            self.lose(message, block.type, reason)
+            return False
+        for part in (block, getattr(block, "source", None)):
+            if getattr(part, "unknown_fields", UNSET) is not UNSET:
+                self.lose(message, f"{block.type}.unknown_fields", "fields of a newer version of ours")
+        return True
+
+
+# --- metadata --------------------------------------------------------------------------------------------------------
+
+
+def read_extra(wire: Wire) -> dict[str, Any] | None:
+    """What an application keeps with a message, without what we carry in the same place."""
+    metadata = wire.get("metadata")
+    if not isinstance(metadata, dict) or KEY not in metadata:
+        return metadata if isinstance(metadata, dict) else None
+    return {key: item for key, item in metadata.items() if key != KEY} or None
+
+
+def read_ride(wire: Wire) -> Any:
+    """What we carry in somebody's metadata."""
+    metadata = wire.get("metadata")
+    return metadata.get(KEY) if isinstance(metadata, dict) else None
+
+
+def with_extra(message: Message, said: Collection[str], *, has_time: bool = True) -> dict[str, Any] | None:
+    """What an application keeps with a message, and beside it what the format has no word for."""
+    extra = message.metadata.extra
+    if extra is None or KEY in extra:
+        kept = ride(message, said, has_time=has_time)
+        return None if kept is None else {KEY: kept}
+    kept = ride(message, [*said, "extra"], has_time=has_time)
+    if kept is None:
+        return extra
+    return {**extra, KEY: kept} if extra else {KEY: ride(message, said, has_time=has_time)}
+
+
+def ride(message: Message, said: Collection[str], *, has_time: bool = True) -> Wire | None:
+    """What the format has no word for. ``has_time`` is whether it says when."""
+    kept: dict[str, Any] = dict(carried(message, NAME, said, has_id=False) or {})
+    if has_time:
+        kept.pop("created_at", None)
+    return kept or None
