@@ -18,8 +18,6 @@ from typing import Annotated, Final
 
 import msgspec
 
-from dragoman.value import Value
-
 NEAREST: Final = 10  # so many of the most similar samples are asked
 _WEIGHTS_OF_SETS: Final = {
     "intent_tags": 0.30,
@@ -37,8 +35,9 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 # --- what a turn looks like ------------------------------------------------------------------------------------------
 
 
-class Fingerprint(Value, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """What a turn looks like when it begins. Sets are sorted tuples, so equal fingerprints have equal bytes."""
+class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a turn looks like when it begins. Sets are sorted tuples, so equal fingerprints have equal bytes;
+    fields that a newer version adds are passed over."""
 
     intent_tags: tuple[str, ...] = ()  # what is asked for, by the words of INTENTS
     file_extensions: tuple[str, ...] = ()  # of files that the message names, with the dot, in small letters
@@ -127,7 +126,7 @@ def _jaccard(one: tuple[str, ...], other: tuple[str, ...]) -> float:
 # --- what worked -----------------------------------------------------------------------------------------------------
 
 
-class PatternSample(Value, frozen=True, kw_only=True):
+class PatternSample(msgspec.Struct, frozen=True, kw_only=True):
     """How turns of one look went with one model."""
 
     fingerprint: Fingerprint
@@ -137,7 +136,7 @@ class PatternSample(Value, frozen=True, kw_only=True):
     cost_usd: Decimal | None = None  # what one such turn cost, if that is known
 
 
-class PatternSettings(Value, frozen=True, kw_only=True):
+class PatternSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How much a recommendation has to be worth before it is taken."""
 
     enabled: bool = True
@@ -146,7 +145,7 @@ class PatternSettings(Value, frozen=True, kw_only=True):
     min_sample_size: Annotated[int, msgspec.Meta(ge=1)] = 5
 
 
-class PatternAlternative(Value, frozen=True, kw_only=True, omit_defaults=False):
+class PatternAlternative(msgspec.Struct, frozen=True, kw_only=True):
     """How one model did on the nearest samples."""
 
     model: str
@@ -154,7 +153,7 @@ class PatternAlternative(Value, frozen=True, kw_only=True, omit_defaults=False):
     sample_size: int
 
 
-class Recommendation(Value, frozen=True, kw_only=True):
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """The models that did best on turns like this one, the best first, and how far the first one leads."""
 
     ranked: tuple[PatternAlternative, ...]

@@ -1,0 +1,137 @@
+"""The model that a message names for itself, and the one that a session keeps to."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from dragoman.errors import FormatError, InputError, UnknownModelError
+from dragoman.message import TextBlock
+from dragoman.routing import Override, Registry, Sticky, decide, read_override
+from tests.routing.models import CATALOG, PICTURE, REGISTRY, policy, turn
+from tests.strategies import texts
+
+
+def read(text: str, explicit: str | None = None) -> tuple[str | None, str]:
+    """The model, and the text that is left."""
+    override = read_override([TextBlock(text)], REGISTRY, explicit)
+    return override.model, "".join(block.text for block in override.content if isinstance(block, TextBlock))
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "left"),
+    [
+        ("@big what is this?", "acme:big", "what is this?"),
+        ("@acme:big what is this?", "acme:big", "what is this?"),
+        ("@big\n\nwhat is\nthis?", "acme:big", "what is\nthis?"),
+        ("@acme:unlisted hello", "acme:unlisted", "hello"),
+        ("ask @big about it", None, "ask @big about it"),
+        ("ada@big.example wrote", None, "ada@big.example wrote"),
+        ("\\@big is a name", None, "@big is a name"),
+        ("\\@nobody is a name", None, "@nobody is a name"),
+        (" @big hello", None, " @big hello"),
+        ("@ big", None, "@ big"),
+        ("@", None, "@"),
+        ("", None, ""),
+        ("hello", None, "hello"),
+    ],
+)
+def test_a_name_behind_an_at_sign_at_the_beginning_is_the_model_s(text: str, model: str | None, left: str) -> None:
+    assert read(text) == (model, left)
+
+
+@pytest.mark.parametrize("text", ["@nobody hello", "@nobody", "@big, hello", "@nowhere:model hello"])
+def test_a_name_that_nobody_has_is_an_error_that_says_how_to_write_an_at_sign(text: str) -> None:
+    with pytest.raises(UnknownModelError, match=r"begin with \\@") as caught:
+        read(text)
+    assert caught.value.code == "unknown_model"
+
+
+@pytest.mark.parametrize("text", ["@big", "@big ", "@big\n"])
+def test_a_name_and_nothing_else_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="/model big") as caught:
+        read(text)
+    assert caught.value.code == "empty_override"
+
+
+def test_a_picture_is_something_else() -> None:
+    assert read_override([TextBlock("@big"), PICTURE], REGISTRY) == Override("acme:big", (PICTURE,))
+    assert read_override([PICTURE, TextBlock("@big look")], REGISTRY) == Override(
+        "acme:big", (PICTURE, TextBlock("look"))
+    )
+    assert read_override([PICTURE], REGISTRY) == Override(None, (PICTURE,))
+
+
+def test_only_the_first_text_is_looked_at() -> None:
+    content = (TextBlock("look"), TextBlock("@big at this"))
+    assert read_override(content, REGISTRY) == Override(None, content)
+
+
+def test_a_model_named_beside_the_message_goes_before_the_one_in_it() -> None:
+    assert read("@big hello", explicit="quick") == ("bolt:quick", "hello")
+    assert read("@nobody hello", explicit="quick") == ("bolt:quick", "@nobody hello")
+    assert read("hello", explicit="quick") == ("bolt:quick", "hello")
+    with pytest.raises(UnknownModelError):
+        read("hello", explicit="nobody")
+
+
+@given(texts)
+def test_a_text_without_an_at_sign_or_a_backslash_in_front_comes_out_as_it_went_in(text: str) -> None:
+    if not text.startswith(("@", "\\@")):
+        assert read(text) == (None, text)
+    assert read("\\@" + text) == (None, "@" + text)
+
+
+def test_rules_and_the_model_see_the_message_without_the_name() -> None:
+    rules = policy(rules=[{"when": {"message_contains_any": ["big"]}, "use": "deep"}])
+    decision = decide(turn("@quick hello"), rules, REGISTRY)
+    assert (decision.text, decision.content) == ("hello", (TextBlock("hello"),))
+    assert decide(turn("\\@big"), rules, REGISTRY).chosen_model == "bolt:deep"
+
+
+# --- the sticky model ------------------------------------------------------------------------------------------------
+
+
+def test_a_sticky_model_is_there_only_when_it_was_set_and_a_dash_clears_it() -> None:
+    assert Sticky().model is None
+    kept = Sticky().asked("big", REGISTRY, in_turn=False)
+    assert kept == Sticky("acme:big")
+    assert kept.at_turn_start() == kept
+    assert kept.asked("-", REGISTRY, in_turn=False) == Sticky()
+
+
+def test_a_change_in_a_turn_waits_for_the_next_and_the_last_one_counts() -> None:
+    kept = Sticky("acme:big")
+    for name in ("quick", "-", "deep"):
+        kept = kept.asked(name, REGISTRY, in_turn=True)
+        assert kept.model == "acme:big"
+    assert kept.at_turn_start() == Sticky("bolt:deep")
+    assert kept.asked("-", REGISTRY, in_turn=True).at_turn_start() == Sticky()
+
+
+def test_a_sticky_name_that_nobody_has_changes_nothing() -> None:
+    with pytest.raises(UnknownModelError):
+        Sticky("acme:big").asked("nobody", REGISTRY, in_turn=False)
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_of_one_s_own_is_one_model_s_alone() -> None:
+    registry = Registry(CATALOG, [], aliases={"work": "quick"})
+    found = registry.find("work")
+    assert found is not None
+    assert found.id == "bolt:quick"
+    assert registry.aliases_of("bolt:quick") == ("quick", "work")
+    with pytest.raises(FormatError, match="taken by 'acme:big'"):
+        Registry(CATALOG, [], aliases={"big": "quick"})
+    with pytest.raises(FormatError, match="no model 'nobody'"):
+        Registry(CATALOG, [], aliases={"work": "nobody"})
+    assert Registry(CATALOG, [], aliases={"big": "acme:big"}).find("big") == CATALOG.model("acme:big")
+
+
+def test_every_id_is_its_own_alias() -> None:
+    for model_id in CATALOG.models:
+        found = REGISTRY.find(model_id)
+        assert found is not None
+        assert found.id == model_id
