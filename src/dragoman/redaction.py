@@ -1,0 +1,332 @@
+"""What must not be written down: secrets are taken out of texts and of JSON before anything is logged, traced or sent.
+
+    redact("Authorization: Bearer abc123…")     "Authorization: Bearer [redacted:authorization]"
+    redact_json({"password": "hunter2"})        {"password": "[redacted:password]"}
+
+Three things are looked for: what looks like a key of somebody who is known (a provider, a cloud, a forge), what has the
+form of a secret (a private key, a signed token, a password in a URL), and what stands behind a name that says so, if it
+looks as if nobody could have made it up. ``Redactor`` takes rules of an application's own and secrets that are known by
+their value. What is long and opaque and is none of these stays: hashes, ids, images in base64.
+
+The patterns run in time that grows with the text alone, whatever the text is. The one rule: if anything goes wrong
+here, the text is withheld, never passed on.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+WITHHELD: Final = "[withheld: it could not be redacted]"
+
+# --- what secrets look like ------------------------------------------------------------------------------------------
+
+# Issuers publish these forms so that others can recognise them. Each begins where a word does; a part of something
+# longer, as of an image in base64, is none. The longest beginning stands first.
+_KEYS: Final = {
+    "anthropic_key": r"sk-ant-[0-9A-Za-z_-]{16,}",
+    "openrouter_key": r"sk-or-[0-9A-Za-z_-]{16,}",
+    "langfuse_key": r"sk-lf-[0-9a-f-]{16,}",
+    "api_key": r"sk-[0-9A-Za-z_-]{16,64}",  # OpenAI, DeepSeek, Moonshot, LiteLLM and others
+    "google_key": r"AIza[0-9A-Za-z_-]{30,}|GOCSPX-[0-9A-Za-z_-]{20,}|ya29\.[0-9A-Za-z_-]{20,}",
+    "groq_key": r"gsk_[0-9A-Za-z]{20,}",
+    "xai_key": r"xai-[0-9A-Za-z]{20,}",
+    "perplexity_key": r"pplx-[0-9A-Za-z]{20,}",
+    "cerebras_key": r"csk-[0-9a-z]{20,}",
+    "fireworks_key": r"fw_[0-9A-Za-z]{20,}",
+    "nvidia_key": r"nvapi-[0-9A-Za-z_-]{20,}",
+    "replicate_key": r"r8_[0-9A-Za-z]{20,}",
+    "huggingface_token": r"hf_[0-9A-Za-z]{20,}|api_org_[0-9A-Za-z]{20,}",
+    "langsmith_key": r"lsv2_[0-9a-z_]{20,}",
+    "tavily_key": r"tvly-[0-9A-Za-z-]{16,}",
+    "aws_key": r"(?:AKIA|ASIA|AGPA|AIDA|AROA|ABIA|ACCA)[0-9A-Z]{16}|ABSK[0-9A-Za-z+/=]{60,}",
+    "github_token": r"gh[oprsu]_[0-9A-Za-z]{30,}|github_pat_[0-9A-Za-z_]{22,}",
+    "gitlab_token": r"gl(?:pat|dt|rt|ptt|ft|soat|cbt|imt|agent)-[0-9A-Za-z_.-]{16,}",
+    "slack_token": r"xox[abcdeoprs]-[0-9A-Za-z-]{10,}|xapp-[0-9]-[0-9A-Za-z-]{10,}",
+    "stripe_key": r"(?:sk|rk|pk)_(?:live|test)_[0-9A-Za-z]{16,}|whsec_[0-9A-Za-z+/=]{20,}",
+    "sendgrid_key": r"SG\.[0-9A-Za-z_-]{16,}\.[0-9A-Za-z_-]{16,}",
+    "package_token": r"npm_[0-9A-Za-z]{30,}|pypi-[0-9A-Za-z_-]{50,}|dckr_pat_[0-9A-Za-z_-]{20,}",
+    "cloud_token": (
+        r"do[opr]_v1_[0-9a-f]{40,}|dapi[0-9a-f]{32}|hv[sbr]\.[0-9A-Za-z_-]{20,}|sbp_[0-9a-f]{40}"
+        r"|sb_secret_[0-9A-Za-z_-]{20,}|ATATT3[0-9A-Za-z_=-]{40,}|shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"
+        r"|lin_api_[0-9A-Za-z]{30,}|ntn_[0-9A-Za-z]{40,}|dp\.(?:pt|st|ct|sa)\.[0-9A-Za-z]{30,}"
+        r"|AGE-SECRET-KEY-1[0-9A-Z]{50,}|ops_eyJ[0-9A-Za-z_-]{50,}"
+    ),
+    "bot_token": r"(?:bot)?[0-9]{8,10}:AA[0-9A-Za-z_-]{32,}",
+    "token": r"eyJ[0-9A-Za-z_-]{6,}\.[0-9A-Za-z_-]{6,}\.[0-9A-Za-z_-]*",  # JSON Web Token
+}
+_LEAD: Final = r"(?:^|[^0-9A-Za-z_-]|\\[bfnrt]|%[0-9A-Fa-f]{2})"  # a text may itself be the inside of a JSON string
+
+_SAYS: Final = r"""["'\\]{0,3}\s{0,4}(?:=>|:=|=|:)\s{0,4}["'\\]{0,3}"""  # what stands between a name and its value
+_SAYS_QUOTED: Final = r"""["'\\]{0,3}\s{0,4}(?:=>|:=|=|:)\s{0,4}\\?["']"""
+_QUOTED: Final = r"""[^"'\\\r\n\[\]]"""
+_VALUE: Final = r"""[^\s"'\\,;&<>(){}\[\]]"""
+_PASSWORD_NAMES: Final = r"(?:passwords?|passwd|passphrase|passwort|pwd)"
+_KEY_NAMES: Final = (
+    r"(?:(?:api|access|account|secret|private|encryption|signing|master|subscription|service|auth)[ _-]?key(?:[_-]?id)?"
+    r"|apikey|client[_-]?secret|secret[_-]?(?:access[_-]?key|token|value)|secret|credentials?|token|signature|sig|hmac"
+    r"|connection[_-]?string|x-amz-(?:signature|credential|security-token)|session[_-]?id|cookie)"
+)
+_FORMS: Final = {
+    "private_key": r"(?P<private_key>-----BEGIN [0-9A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?s:.*?)"
+    r"(?:-----END [0-9A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\z))",
+    "url_password": r"""[0-9A-Za-z+.]://[^\s/?#@:"'<>\\]{0,64}:(?P<url_password>[^\s/?#@"'<>\\]{1,128})@""",
+    "authorization": r"(?i:authorization)" + _SAYS + r"(?i:[a-z][0-9a-z-]{0,30} {1,4})?"
+    rf"(?P<authorization>{_VALUE}{{8,64}})",
+    "bearer": rf"(?i:\bbearer) {{1,4}}(?P<bearer>{_VALUE}{{8,64}})",
+    "quoted": rf"(?i:{_PASSWORD_NAMES}|secret){_SAYS_QUOTED}(?P<quoted>{_QUOTED}{{4,64}})",
+    "password": rf"(?i:{_PASSWORD_NAMES}){_SAYS}(?P<password>{_VALUE}{{4,64}})",
+    "named": rf"(?i:{_KEY_NAMES}){_SAYS}(?P<named>{_VALUE}{{8,64}})",
+}
+_MORE_OF_IT: Final = {  # what is checked is matched up to some length, so that texts full of names cost no more
+    **dict.fromkeys(("authorization", "bearer", "password", "named"), re.compile(_VALUE.encode() + b"*")),
+    "quoted": re.compile(_QUOTED.encode() + b"*"),
+    "api_key": re.compile(rb"[0-9A-Za-z_-]*"),
+}
+_EMAIL: Final = r"[0-9A-Za-z._%+-]{1,64}@(?:[0-9A-Za-z-]{1,63}\.){1,8}[A-Za-z]{2,24}"
+
+
+# --- what only looks like one ----------------------------------------------------------------------------------------
+
+_WORDS: Final = re.compile(r"[A-Za-z]+(?:[_.:/@-][A-Za-z]+)*[0-9]{0,3}[.!?:]*")
+_NO_PASSWORD: Final = re.compile(
+    "none|null|nil|undefined|true|false|string|str|text|bytes|int|required|optional|empty|hidden|redacted|example"
+    "|password|passwd|secret|token|changeme|your-password"
+)
+_PLACEHOLDER: Final = re.compile(
+    r"[$%@~/*.#?!|-]|(.)\1{3,}$|x{4,}|os\.environ|process\.env|getenv|self\.|settings\.|config\."
+)
+
+
+def _is_made_by_chance(text: str) -> bool:
+    """Whether nobody could have made it up: letters and digits mixed, and not words."""
+    if _PLACEHOLDER.match(text) or _WORDS.fullmatch(text):
+        return False
+    has_digit, has_letter = any(map(str.isdigit, text)), any(map(str.isalpha, text))
+    return has_letter and (has_digit or len(text) >= 20) and _bits(text) >= 2.5
+
+
+def _bits(text: str) -> float:
+    """Shannon's entropy, in bits a character."""
+    return -sum(count / len(text) * math.log2(count / len(text)) for count in Counter(text[:512]).values())
+
+
+def _is_password(text: str) -> bool:
+    if _PLACEHOLDER.match(text):
+        return False
+    return not _NO_PASSWORD.fullmatch(text.lower().rstrip(".")) and not re.fullmatch(
+        r"[A-Za-z_]+(?:\.[A-Za-z_]+)+", text
+    )
+
+
+_CHECKS: Final[Mapping[str, Callable[[str], bool]]] = {
+    "api_key": lambda text: _is_made_by_chance(text[3:]),
+    "quoted": _is_password,
+    "password": _is_password,
+    "authorization": _is_made_by_chance,
+    "bearer": _is_made_by_chance,
+    "named": _is_made_by_chance,
+}
+_SHOWN_AS: Final = {"bearer": "authorization", "named": "secret", "quoted": "password"}
+
+
+# --- redacting -------------------------------------------------------------------------------------------------------
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A secret of an application's own: what it is called, and a regular expression in RE2's syntax.
+
+    What the first group matches is taken out, or the whole match if there is no group.
+    """
+
+    kind: str
+    pattern: str
+
+
+class Redactor:
+    """Takes secrets out. ``emails`` takes addresses out as well; ``secrets`` are known by their value."""
+
+    def __init__(self, *, emails: bool = False, rules: Iterable[Rule] = (), secrets: Iterable[str] = ()) -> None:
+        known = sorted({secret for secret in secrets if len(secret) >= 4}, key=len, reverse=True)
+        own = list(rules)
+        if known:
+            own.insert(0, Rule("secret", "|".join(_escaped(secret) for secret in known)))
+        if emails:
+            own.append(Rule("email", _EMAIL))
+        self._own = tuple((rule.kind, _compiled(rule.pattern)) for rule in own)
+
+    def text(self, text: str) -> str:
+        """The text without secrets; ``WITHHELD`` if that cannot be made."""
+        try:
+            data = text.encode("utf-8", "surrogatepass")
+            made = self._redacted(data)
+            return text if made is data else made.decode("utf-8", "surrogatepass")
+        except Exception:  # noqa: BLE001  whatever it is, nothing may pass
+            return WITHHELD
+
+    def value(self, value: Any) -> Any:
+        """A JSON value without secrets; ``WITHHELD`` if that cannot be made."""
+        try:
+            return self._value(value)
+        except Exception:  # noqa: BLE001  whatever it is, nothing may pass
+            return WITHHELD
+
+    def json(self, data: bytes) -> bytes:
+        """The text of a JSON value without secrets; a text that is not JSON is withheld."""
+        try:
+            return msgspec.json.encode(self.value(msgspec.json.decode(data)))
+        except Exception:  # noqa: BLE001  whatever it is, nothing may pass
+            return msgspec.json.encode(WITHHELD)
+
+    def _value(self, value: Any) -> Any:
+        match value:
+            case str():
+                return self.text(value)
+            case dict():
+                made: dict[Any, Any] = {}
+                for name, inner in value.items():
+                    made[self._new_name(name, made)] = self._named(name, inner)
+                return made
+            case list() | tuple():
+                return [self._value(inner) for inner in value]
+            case None | bool() | int() | float():
+                return value
+            case _:
+                raise TypeError(f"{type(value).__name__} is not JSON")
+
+    def _new_name(self, name: Any, taken: Mapping[Any, Any]) -> Any:
+        made = self.text(name) if isinstance(name, str) else name
+        number = 1
+        while made != name and made in taken:  # two secrets as names stay two
+            number += 1
+            made = f"{self.text(name)} ({number})"
+        return made
+
+    def _named(self, name: Any, value: Any) -> Any:
+        kind = _kind_of_name(name) if isinstance(name, str) else None
+        if kind is None:
+            return self._value(value)
+        match value:
+            case str():
+                is_one = _is_password(value) if kind == "password" else _is_made_by_chance(value)
+                return _marker(kind) if is_one and not _MARKED.fullmatch(value) else self.text(value)
+            case int() | float() if kind == "password" and not isinstance(value, bool):
+                return _marker(kind)
+            case dict():
+                return {inner: self._named(name, one) for inner, one in self._value(value).items()}
+            case list() | tuple():
+                return [self._named(name, one) for one in value]
+            case _:
+                return self._value(value)
+
+    def _redacted(self, data: bytes) -> bytes:
+        for kind, pattern in self._own:
+            data = _without(data, pattern, kind)
+        return _without(data, _patterns(), None)
+
+
+_MARKED: Final = re.compile(r"\[redacted:[0-9a-z_]+\]")
+
+
+def _marker(kind: str) -> str:
+    return f"[redacted:{_SHOWN_AS.get(kind, kind)}]"
+
+
+def _without(data: bytes, pattern: Any, kind: str | None) -> bytes:
+    pieces: list[bytes] = []
+    done = at = 0
+    while (found := pattern.search(data, at)) is not None:
+        name, (start, end) = _place(found, kind)
+        secret = data[start:end]
+        check = _CHECKS.get(name) if kind is None else None
+        if start == end or (check is not None and not check(secret.decode("utf-8", "replace"))):
+            at = max(start, at + 1)  # inside of what is no secret there may be one
+            continue
+        if kind is None:
+            end = _whole_end(name, data, end)
+        pieces.extend((data[done:start], _marker(name).encode()))
+        done = at = end
+    return b"".join([*pieces, data[done:]]) if pieces else data
+
+
+def _place(found: Any, kind: str | None) -> tuple[str, tuple[int, int]]:
+    """The kind of secret that was found, and where."""
+    if kind is not None:
+        groups = found.re.groups
+        return kind, found.span(1) if groups and found.span(1)[0] >= 0 else found.span()
+    for number, name in _names():
+        if (span := found.span(number))[0] >= 0:
+            return name, span
+    raise LookupError("a pattern without a name")
+
+
+def _whole_end(name: str, data: bytes, end: int) -> int:
+    more = _MORE_OF_IT[name].match(data, end) if name in _MORE_OF_IT else None
+    return end if more is None else more.end()
+
+
+@functools.cache
+def _patterns() -> Any:
+    """Everything that is looked for, as one pattern."""
+    keys = "|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KEYS.items())
+    return _compiled("|".join((f"{_LEAD}(?:{keys})", *_FORMS.values())))
+
+
+@functools.cache
+def _names() -> tuple[tuple[int, str], ...]:
+    return tuple(sorted((number, name.decode()) for name, number in _patterns().groupindex.items()))
+
+
+def _compiled(pattern: str) -> Any:
+    import re2  # type: ignore[import-untyped]  # noqa: PLC0415  only who redacts pays for it
+
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1  # bytes, so that half a character is no error
+    options.log_errors = False
+    options.max_mem = 64 << 20
+    return re2.compile(pattern.encode(), options)
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([^0-9A-Za-z_])", r"\\\1", text) if text.isascii() else re.escape(text)
+
+
+_NAMES: Final = re.compile(r"[^0-9a-z]")
+_PASSWORDS: Final = ("password", "passwords", "passwd", "passphrase", "passwort", "pwd", "secret", "secrets")
+_TOKENS: Final = ("apikey", "accesskey", "secretkey", "privatekey", "signingkey", "encryptionkey", "masterkey")
+_MORE_TOKENS: Final = (
+    "token",
+    "authorization",
+    "cookie",
+    "credential",
+    "credentials",
+    "connectionstring",
+    "accesskeyid",
+)
+
+
+def _kind_of_name(name: str) -> str | None:
+    """Whether a name says that a secret stands behind it."""
+    plain = _NAMES.sub("", name.lower())
+    if plain.endswith(_PASSWORDS):
+        return "password"
+    return "secret" if plain.endswith((*_TOKENS, *_MORE_TOKENS)) else None
+
+
+_DEFAULT: Final = Redactor()
+
+
+def redact(text: str) -> str:
+    """The text without secrets."""
+    return _DEFAULT.text(text)
+
+
+def redact_json(value: Any) -> Any:
+    """A JSON value without secrets."""
+    return _DEFAULT.value(value)
