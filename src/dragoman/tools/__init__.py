@@ -2,7 +2,7 @@
 
     from dragoman.tools import ToolRegistry, Workbench, Workspace, builtin_tools, dispatch, tool
 
-    registry = ToolRegistry(builtin_tools(names=["read_file", "search_files"]))
+    registry = ToolRegistry(builtin_tools(["read_file", "search_files"]))
     bench = Workbench(session_id, workspace=Workspace("."), confirm=ask_the_user)
     results = await dispatch(calls, registry, bench, events=bus_event)
 
@@ -11,6 +11,7 @@
 one rule: nothing here decides what a model is offered. Who assembles the turn does.
 """
 
+from dragoman.tools.builtin import BUILTIN, builtin_tools
 from dragoman.tools.confirmation import Confirm, Confirmation, ConfirmationPolicy, ConfirmationRequest
 from dragoman.tools.declaring import Preview, Tool, ToolContext, ToolOutput, tool
 from dragoman.tools.dispatching import LateResult, Workbench, dispatch
@@ -18,6 +19,7 @@ from dragoman.tools.registry import ToolRegistry
 from dragoman.tools.workspace import Workspace
 
 __all__ = [
+    "BUILTIN",
     "Confirm",
     "Confirmation",
     "ConfirmationPolicy",
@@ -30,6 +32,7 @@ __all__ = [
     "ToolRegistry",
     "Workbench",
     "Workspace",
+    "builtin_tools",
     "dispatch",
     "tool",
 ]

@@ -173,7 +173,7 @@ def read_at(folder: int, name: str, most: int) -> tuple[bytes, int]:
         if stat.S_ISDIR(facts.st_mode):
             raise IsADirectoryError(errno.EISDIR, "is a folder", name)
         if not stat.S_ISREG(facts.st_mode):
-            raise OSError(errno.EINVAL, "is not a file", name)
+            raise ToolFailedError(f"{_shown(name)} is not a file")
         return file.read(most), facts.st_size
 
 

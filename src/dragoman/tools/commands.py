@@ -1,0 +1,184 @@
+"""One tool that runs a command in the workspace.
+
+A command runs in a process group of its own, without input, and without the secrets of this process's environment. Its
+output is bounded: the beginning and the end are kept. When it ends, is too slow or is cancelled, the whole group ends
+with it, so nothing stays behind that nobody knows of; only a process that leaves its group on purpose can. The one
+rule: this is not a sandbox. A command can do what the user can, which is why somebody is asked first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shlex
+import signal
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from dragoman.errors import ToolFailedError
+from dragoman.exchange import SideEffects
+from dragoman.tools.declaring import Preview, ToolContext, ToolOutput, tool
+from dragoman.tools.workspace import failure_from
+
+_HEAD: Final = 16_000  # bytes of output that are kept from the beginning,
+_TAIL: Final = 16_000  # and from the end
+_MAX_COMMAND_S: Final = 590  # a little less than a tool of this kind may take
+_TO_END_S: Final = 1.0  # from being asked to end, to being ended
+_TO_DRAIN_S: Final = 0.5  # for what is left in the pipe
+
+_SECRET_NAME: Final = re.compile(
+    r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PAT|DSN)S?(?:_|$)"
+)
+_SECRET_VALUE: Final = re.compile(r"://[^/@\s]*:[^/@\s]+@")  # an address with a password in it
+
+
+def environment_without_secrets(environment: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The variables that a command may see, and the values of the others."""
+    kept, secrets = {}, []
+    for name, value in environment.items():
+        if _SECRET_NAME.search(name.upper()) or _SECRET_VALUE.search(value):
+            secrets.append(value)
+        else:
+            kept[name] = value
+    return kept, tuple(sorted((value for value in secrets if len(value) >= 8), key=len, reverse=True))
+
+
+def _shows_its_command(input: dict[str, Any], _context: ToolContext) -> Preview:  # noqa: A002
+    return Preview(command_summary=_command_line(input.get("command", ""), input.get("argv", [])))
+
+
+def _command_line(command: str, argv: list[str]) -> str:
+    return command or shlex.join(argv)
+
+
+@tool(
+    side_effects=SideEffects.EXECUTE, requires_workspace=True, preview=_shows_its_command, timeout_s=_MAX_COMMAND_S + 10
+)
+async def run_command(
+    context: ToolContext,
+    command: Annotated[str, "A command for the shell. Give this or argv."] = "",
+    argv: Annotated[list[str], "A program and its arguments, run without a shell."] = [],  # noqa: B006
+    path: Annotated[str, "The folder to run it in, relative to the workspace."] = ".",
+    timeout_s: Annotated[int, msgspec.Meta(ge=1, le=_MAX_COMMAND_S)] = 120,
+) -> ToolOutput:
+    """Run a command in the workspace. Gives its exit code, and what it printed."""
+    if bool(command) == bool(argv):
+        raise ToolFailedError("Give either command or argv", error_class="validation_error")
+    if any("\0" in word for word in (command, *argv)):
+        raise ToolFailedError("A command cannot hold a NUL", error_class="validation_error")
+    environment, secrets = environment_without_secrets(os.environ)
+    line = _without(secrets, _command_line(command, argv))
+    try:
+        with context.files.folder(path):
+            pass
+        folder = context.files.root.joinpath(*context.files.parts_of(path))
+        code, printed = await _run(argv or ["/bin/sh", "-c", command], folder, environment, timeout_s)
+    except OSError as error:
+        raise failure_from(error, argv[0] if argv else path) from None
+    said = _without(secrets, printed)
+    ended = f"exit code {code}" if code is not None else f"stopped after {timeout_s} s"
+    content = f"[{ended}]\n{said}" if said else f"[{ended}]"
+    return ToolOutput(content=content, is_error=code != 0, command_executed=line)
+
+
+async def _run(argv: list[str], folder: Path, environment: dict[str, str], timeout_s: float) -> tuple[int | None, str]:
+    """The exit code, or none if it took too long, and what was printed. All of the group has ended, whatever happens.
+
+    The pipe is our own: asyncio waits for the end of its pipes and not only of the process, and a process in the
+    background may hold them for ever.
+    """
+    ours, theirs = os.pipe()
+    async with _reading(ours) as output:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                cwd=folder,
+                env=environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=theirs,
+                stderr=theirs,
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
+        try:
+            await asyncio.wait_for(process.wait(), timeout_s)
+            code = process.returncode
+        except TimeoutError:
+            code = None
+        finally:
+            await _end_group(process)
+        await output.drained()
+    return code, output.text()
+
+
+@contextlib.asynccontextmanager
+async def _reading(pipe: int) -> AsyncIterator[_Output]:
+    stream = asyncio.StreamReader()
+    output = _Output()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(pipe, "rb", 0)
+    )
+    output.reading = asyncio.create_task(output.read(stream))
+    try:
+        yield output
+    finally:
+        output.reading.cancel()
+        transport.close()
+        await asyncio.wait({output.reading})
+
+
+async def _end_group(process: asyncio.subprocess.Process) -> None:
+    """Ask the group to end, and end it. The group outlives its first process, and has that one's number."""
+    if process.returncode is None:
+        _signal(process.pid, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _TO_END_S)
+    _signal(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+class _Output:
+    """The beginning and the end of what a command prints."""
+
+    reading: asyncio.Task[None]
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._left_out = 0
+
+    async def drained(self) -> None:
+        """What is left in the pipe is read. A process that left the group may still hold its other end."""
+        await asyncio.wait({self.reading}, timeout=_TO_DRAIN_S)
+
+    async def read(self, stream: asyncio.StreamReader) -> None:
+        while chunk := await stream.read(65_536):
+            room = _HEAD - len(self._head)
+            self._head += chunk[:room]
+            self._tail += chunk[room:]
+            too_many = max(0, len(self._tail) - _TAIL)
+            self._left_out += too_many
+            del self._tail[:too_many]
+
+    def text(self) -> str:
+        if not self._left_out:
+            return (self._head + self._tail).decode("utf-8", "replace")
+        head, tail = self._head.decode("utf-8", "replace"), self._tail.decode("utf-8", "replace")
+        return f"{head}\n… {self._left_out} bytes left out …\n{tail}"
+
+
+def _without(secrets: tuple[str, ...], text: str) -> str:
+    for secret in secrets:
+        text = text.replace(secret, "[redacted]")
+    return text
