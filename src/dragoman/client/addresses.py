@@ -6,6 +6,7 @@ do not. The one rule: the key stands in one header and never in the address, whe
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -15,6 +16,7 @@ from dragoman.catalog import Provider
 from dragoman.settings import Endpoint
 
 BEARER: Final = "authorization"
+_VERSION: Final = re.compile(r"/v\d\w*(?=/)")
 
 
 class Spoken(msgspec.Struct, frozen=True):
@@ -53,8 +55,8 @@ def address_of(endpoint: Endpoint, model: str, *, streamed: bool) -> str:
     """The address that is asked."""
     spoken = SPOKEN[endpoint.provider.dialect]
     path = (spoken.streamed if streamed else None) or spoken.whole
-    version = path[: path.index("/", 1)]
-    base = endpoint.base_url.removesuffix(version) if version.startswith("/v") else endpoint.base_url
+    version = _VERSION.match(path)  # some write it into the base URL as well
+    base = endpoint.base_url.removesuffix(version[0]) if version else endpoint.base_url
     return base + path.replace("{model}", quote(model.removeprefix("models/"), safe=""))
 
 
