@@ -47,13 +47,43 @@ _command(
 _command(
     "check",
     "check:check_file",
-    "Check a file of messages, and repair it if asked.",
+    "Check a file of conversations, and repair it if asked.\n\n"
+    "Any format that convert reads. Every breach is printed with its line, its place and its rule.",
     group=FORMAT,
     examples="""
         dragoman check history.jsonl
+        dragoman check requests.jsonl --from anthropic
         dragoman check history.jsonl --repair-to repaired.jsonl
     """,
     codes="0: nothing is wrong. 1: something is. 2: the file cannot be read.",
+)
+_command(
+    "repair",
+    "check:repair_file",
+    "Make conversations that break no rule, and say what was done.\n\n"
+    "Words are never changed. Conversations in which nothing is wrong stay as they are, byte for byte.",
+    group=FORMAT,
+    examples="""
+        dragoman repair history.jsonl
+        dragoman repair history.jsonl repaired.jsonl
+        dragoman repair requests.jsonl --in-place
+    """,
+    codes="0: nothing is wrong any more. 1: something is, and nothing was written. 2: it could not be done.",
+)
+_command(
+    "convert",
+    "convert:convert",
+    "Write conversations in another format.\n\n"
+    "From and to: canonical, envelopes, entries, the dialect of every provider, the messages of frameworks; to"
+    " markdown and html as well. What the other format cannot say is counted, and never lost without a word.",
+    group=FORMAT,
+    examples="""
+        dragoman convert requests.jsonl messages.jsonl
+        dragoman convert requests.jsonl claude.jsonl --from openai_chat --to anthropic --losses lost.jsonl
+        dragoman convert recordings/ pages/ --to html
+        dragoman export last | dragoman convert - - --to openai_chat
+    """,
+    codes="0: everything was written. 1: some files of a folder were not. 2: it could not be done.",
 )
 _command(
     "prove",
@@ -132,12 +162,15 @@ _command(
 _command(
     "export",
     "moving:export",
-    "Write a session, or all of them, as JSON Lines.\n\n"
-    "Messages are exactly what is stored, and the last line has the hash of everything before it.",
+    "Write a session, or all of them, as JSON Lines; or a session in another format.\n\n"
+    "Messages are exactly what is stored, and the last line has the hash of everything before it. With a format, it is"
+    " what convert would make of them; what it cannot say is counted.",
     group=STORE,
     examples="""
         dragoman export last > chat.jsonl
         dragoman export --all --to chats.jsonl.gz
+        dragoman export last --to chat.html
+        dragoman export last --to openai_chat --out chat.json
     """,
     codes="0: it was written, whole. 2: it could not be.",
 )

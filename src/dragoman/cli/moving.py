@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import re
 import sys
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -18,14 +20,21 @@ from typing import IO, Annotated, Final, cast
 
 import msgspec
 from cyclopts import Parameter
+from rich.console import Console
 from rich.text import Text
 
+from dragoman import formats, pages
+from dragoman.cli.convert import BY_SUFFIX, document_or_lines, tell_losses
 from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
 from dragoman.cli.terminal import console, counted, for_terminals, print_json, print_line, progress, safe_line, size
+from dragoman.converting import LossCount, Summary, Target
 from dragoman.errors import InputError
+from dragoman.formats.registry import known
+from dragoman.message import Message
 from dragoman.store import Session, Store
 
 _SHOWN: Final = 20
+_PAGE: Final = 500
 _STORE_HEAD: Final = b'{"dragoman_store"'  # how an export of a whole store begins
 
 
@@ -37,11 +46,12 @@ async def export(
     /,
     *,
     all_sessions: Annotated[bool, Parameter(name="--all", negative=(), show_default=False)] = False,
-    to: Path | None = None,
+    to: str | None = None,
+    out: Path | None = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write a session, or all of them, as JSON Lines.
+    """Write a session, or all of them, as JSON Lines; or a session in another format.
 
     Parameters
     ----------
@@ -50,23 +60,77 @@ async def export(
     all_sessions
         Every session of the store, forks as forks.
     to
-        The file to write; compressed if its name ends in .gz. Without it, the standard output.
+        A format that convert writes, or the file to write. Without it, JSON Lines that import reads again.
+    out
+        The file to write, where --to names a format; compressed if its name ends in .gz. Without it, the standard
+        output.
     """
     if (session is None) != all_sessions:
         raise InputError("it is either a session or all of them", remedy="Name a session, or say --all")
-    if json and to is None:
+    wanted, file_to = _wanted(to, out)
+    if json and file_to is None:
         raise InputError("--json tells about a file, and there is none", remedy="Name one with --to")
+    if wanted is not None and all_sessions:
+        raise InputError("all sessions are written as they are", remedy="Name one session, or leave the format out")
+    if wanted is not None and session is not None:
+        await _export_as(wanted, session, file_to, store, json=json)
+        return
     async with opened(store) as kept:
-        with _target(to) as file, progress("exporting") as seen:
+        with _target(file_to) as file, progress("exporting") as seen:
             count, length = 0, 0
             async for line in await _lines(kept, session, seen):
-                file.write(line if to is not None or not sys.stdout.isatty() else for_terminals(line))
+                file.write(line if file_to is not None or not sys.stdout.isatty() else for_terminals(line))
                 length += len(line)
                 count += line.startswith(b'{"dragoman_session"')
     if json:
-        print_json({"file": str(to), "sessions": count, "bytes": length})
-    elif to is not None:
-        console().print(f"wrote {counted(count, 'session')}, {size(length)}, to {to}", markup=False, soft_wrap=True)
+        print_json({"file": str(file_to), "sessions": count, "bytes": length})
+    elif file_to is not None:
+        said = f"wrote {counted(count, 'session')}, {size(length)}, to {file_to}"
+        console().print(said, markup=False, soft_wrap=True)
+
+
+def _wanted(to: str | None, out: Path | None) -> tuple[str | None, Path | None]:
+    """The format that is meant, if any, and the file. A name with a dot or a slash is a file's."""
+    if to is None:
+        return (None, None) if out is None else (BY_SUFFIX.get(out.suffix.lower()), out)
+    if not re.search(r"[./\\]", to):
+        return known(to, to_write=True), out
+    if out is not None:
+        raise InputError("--to and --out both name a file", remedy="Name a format with --to")
+    return BY_SUFFIX.get(Path(to).suffix.lower()), Path(to)
+
+
+async def _export_as(to: str, session: str, path: Path | None, store: str | None, *, json: bool) -> None:
+    """One session in a format."""
+    async with opened(store) as kept:
+        found = await session_named(kept, session)
+        messages: list[Message] = []
+        with progress("reading") as seen:
+            while rows := await kept.read(found.id, len(messages), _PAGE):
+                messages.extend(row.message for row in rows)
+                seen(len(messages), found.last_seq)
+    target = Target(path or Path("-"))
+    with target.opened() as file, document_or_lines(file, target.path, to) as stream:
+        if to in formats.PAGES:
+            about = pages.About.of(messages, found.title)
+            written = formats.Text(pages.conversation(to, messages, about))
+            stream.write(formats.begin(to, about.title))
+        else:
+            written = formats.write(to, formats.asked(tuple(messages)))
+        is_shown = target.is_standard_output and sys.stdout.isatty()
+        length = stream.write(for_terminals(written.data) if is_shown else written.data)
+        stream.write(formats.end(to))
+    counted_losses = Counter((loss.block_type, loss.reason) for loss in written.losses).most_common()
+    losses = [LossCount(what, reason, count) for (what, reason), count in counted_losses]
+    if json:
+        document = {"file": str(path), "sessions": 1, "bytes": length, "format": to, "losses": losses}
+        print_json(document)
+        return
+    told = Console(stderr=True, highlight=False)
+    if path is not None:
+        said = f"wrote {counted(len(messages), 'message')}, {size(length)}, to {path} as {to}"
+        console().print(said, markup=False, soft_wrap=True)
+    tell_losses(told, Summary(losses=losses))
 
 
 async def _lines(store: Store, session: str | None, seen: Callable[[int, int], None]) -> AsyncIterator[bytes]:

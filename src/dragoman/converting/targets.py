@@ -1,0 +1,96 @@
+"""What goes out: a file that gets its name when it is whole and on the disk, or the standard output.
+
+The one rule: whatever happens before the end, a file that was there before is still what it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from dragoman.errors import InputError
+
+
+class Target:
+    """Where a result goes. ``-`` is the standard output; a name that ends in ``.gz`` is compressed."""
+
+    def __init__(self, path: Path, *, backup_to: Path | None = None) -> None:
+        self.path = path
+        self.is_standard_output = str(path) == "-"
+        self._backup_to = backup_to
+        self._is_unwanted = False
+
+    def keep_what_is_there(self) -> None:
+        """What is being written says nothing new: a file that is to be replaced, with a copy kept, stays."""
+        self._is_unwanted = self._backup_to is not None
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[IO[bytes]]:
+        """The stream to write to. What was there before is replaced at the end, or kept under another name."""
+        if self.is_standard_output:
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+            return
+        part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
+        try:
+            with part.open("wb") as raw:
+                if self.path.suffix == ".gz":
+                    with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+                        yield packed  # type: ignore[misc]
+                else:
+                    yield raw
+                raw.flush()
+                os.fsync(raw.fileno())
+            if not self._is_unwanted:
+                self._rename(part)
+        except OSError as error:
+            raise InputError(f"cannot be written ({error.strerror})", where=str(self.path)) from None
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _rename(self, part: Path) -> None:
+        if self.path.exists():
+            part.chmod(self.path.stat().st_mode & 0o777)
+        if self._backup_to is not None:
+            os.link(self.path, self._backup_to)
+        part.replace(self.path)
+
+
+class DocumentStream:
+    """A stream that takes lines, each a JSON value, and makes one JSON document of them.
+
+    Several become a list. One alone is the document itself, unless a list is wanted in any case.
+    """
+
+    def __init__(self, out: IO[bytes], *, is_list: bool) -> None:
+        self._out = out
+        self._is_list = is_list
+        self._held: bytes | None = None  # the first value, as long as it is the only one
+        self._is_begun = False
+
+    def write(self, data: bytes) -> int:
+        """Some whole lines."""
+        for line in data.splitlines():
+            if self._is_begun:
+                self._out.write(b",\n" + line)
+            elif self._held is not None or self._is_list:
+                held = [] if self._held is None else [self._held]
+                self._out.write(b"[" + b",\n".join([*held, line]))
+                self._is_begun = True
+            else:
+                self._held = line
+        return len(data)
+
+    def close(self) -> None:
+        """No more."""
+        if self._is_begun:
+            self._out.write(b"]\n")
+        elif self._held is not None:
+            self._out.write(self._held + b"\n")
+        elif self._is_list:
+            self._out.write(b"[]\n")

@@ -1,0 +1,207 @@
+"""The work itself: conversations in, texts in another format out, by one process or by several.
+
+What is short is done at once. A longer file is cut into batches of whole conversations, which processes work on; their
+results are written in the order of the file, and no more batches are under way than there is room for. The one rule:
+how many processes there were cannot be seen in the result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import IO, Any, Final
+
+import msgspec
+
+from dragoman import formats
+from dragoman.converting.sources import Conversation, Source
+from dragoman.errors import InputError
+from dragoman.exchange import Loss, Request
+from dragoman.formats.reading import PieceError
+from dragoman.formats.writing import Text
+from dragoman.ids import ulid
+
+Progress = Callable[[int, int | None], None]
+_BATCH_BYTES: Final = 512 * 1024
+_SHORT_BATCHES: Final = 16  # a file of fewer is done before other processes have begun; so many are under way
+
+
+class LossCount(msgspec.Struct, frozen=True):
+    """How often something of a kind was lost, for one reason."""
+
+    what: str
+    reason: str
+    count: int
+
+
+class Summary(msgspec.Struct):
+    """What was done."""
+
+    conversations: int = 0
+    messages: int = 0
+    bytes: int = 0
+    losses: list[LossCount] = []
+
+
+class _Job(msgspec.Struct):
+    source: str
+    unit: str
+    format: str
+    by_message: bool
+    to: str
+    is_strict: bool
+    wants_losses: bool
+    batch: list[Conversation]
+
+
+class _Done(msgspec.Struct):
+    data: bytes
+    conversations: int
+    messages: int
+    losses: Counter[tuple[str, str]]
+    told: bytes  # every loss, a line each
+
+
+def convert(
+    source: Source,
+    out: IO[bytes],
+    to: str,
+    *,
+    losses_to: IO[bytes] | None = None,
+    is_strict: bool = False,
+    processes: int | None = None,
+    progress: Progress | None = None,
+    title: str = "",
+) -> Summary:
+    """Write every conversation of a source in another format. ``is_strict``: a loss is an error."""
+    summary, lost = Summary(), Counter[tuple[str, str]]()
+    summary.bytes += out.write(formats.begin(to, title or source.name))
+    for done in _worked(_jobs(source, to, is_strict=is_strict, wants_losses=losses_to is not None), processes):
+        summary.bytes += out.write(done.data)
+        summary.conversations += done.conversations
+        summary.messages += done.messages
+        lost.update(done.losses)
+        if losses_to is not None:
+            losses_to.write(done.told)
+        if progress is not None:
+            progress(source.read_bytes(), source.size)
+    summary.bytes += out.write(formats.end(to))
+    if source.entries:
+        lost["entry", "trace entries of an export are none of its messages"] += source.entries
+    summary.losses = [LossCount(what, reason, count) for (what, reason), count in lost.most_common()]
+    return summary
+
+
+def _jobs(source: Source, to: str, *, is_strict: bool, wants_losses: bool) -> Iterator[_Job]:
+    def job(batch: list[Conversation]) -> _Job:
+        return _Job(source.name, source.unit, source.format, source.by_message, to, is_strict, wants_losses, batch)
+
+    batch: list[Conversation] = []
+    length = 0
+    for conversation in source.conversations:
+        batch.append(conversation)
+        length += sum(len(piece.data) for piece in conversation)
+        if length >= _BATCH_BYTES:
+            yield job(batch)
+            batch, length = [], 0
+    if batch:
+        yield job(batch)
+
+
+def _worked(jobs: Iterator[_Job], processes: int | None) -> Iterator[_Done]:
+    """What becomes of each job, in order."""
+    count = processes or _cores()
+    first = [job for _, job in zip(range(_SHORT_BATCHES), jobs, strict=False)]
+    if len(first) < _SHORT_BATCHES or count == 1:
+        yield from map(_work, first)
+        yield from map(_work, jobs)
+        return
+    context = multiprocessing.get_context("spawn")  # a copy of a process that has threads may hang
+    pool = ProcessPoolExecutor(count, context)
+    try:
+        under_way: deque[Future[_Done]] = deque(pool.submit(_work, job) for job in first)
+        first.clear()
+        for job in jobs:
+            yield under_way.popleft().result()
+            under_way.append(pool.submit(_work, job))
+        while under_way:
+            yield under_way.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _cores() -> int:
+    """How many processes can work at once: not more than this one may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _work(job: _Job) -> _Done:
+    """One batch, in whichever process."""
+    texts, messages = [], 0
+    lost: Counter[tuple[str, str]] = Counter()
+    told: list[bytes] = []
+    for conversation in job.batch:
+        request = read_conversation(job.format, conversation, job.source, job.unit, by_message=job.by_message)
+        text = _written(job, request, conversation[0].number)
+        texts.append(text.data)
+        messages += len(request.messages)
+        if text.losses:
+            lost.update((loss.block_type, loss.reason) for loss in text.losses)
+            if job.wants_losses:
+                told.extend(_told(loss, job, conversation[0].number) for loss in text.losses)
+    return _Done(b"".join(texts), len(job.batch), messages, lost, b"".join(told))
+
+
+def read_conversation(name: str, conversation: Conversation, source: str, unit: str, *, by_message: bool) -> Request:
+    """A conversation; what is wrong with it is an ``InputError`` that says in which file and where."""
+    try:
+        return formats.read(name, conversation, session_for(conversation), by_message=by_message)
+    except PieceError as error:
+        where = source if unit == "document" else f"{source}, {unit} {error.number}"
+        raise InputError(error.what, where=where, code=error.code) from None
+
+
+def session_for(conversation: Conversation) -> str:
+    """An id for a session that names none: always the same one for the same text in the same place."""
+    seen = hashlib.sha256(str(conversation[0].number).encode())
+    for piece in conversation:
+        seen.update(piece.data.strip())
+    return f"sess_{ulid(0, int.from_bytes(seen.digest()[:10]))}"
+
+
+def _written(job: _Job, request: Request, number: int) -> Text:
+    try:
+        text = formats.write(job.to, request)
+    except InputError as error:
+        raise InputError(str(error), where=_where(job, number), code=error.code) from None
+    if text.losses and job.is_strict:
+        loss = text.losses[0]
+        raise InputError(
+            f"{loss.adapter} cannot carry {loss.block_type} ({loss.reason})",
+            where=_where(job, number),
+            remedy="Leave --strict out to convert the rest",
+            code="would_lose",
+        )
+    return text
+
+
+def _where(job: _Job, number: int) -> str:
+    return job.source if job.unit == "document" else f"{job.source}, {job.unit} {number}"
+
+
+def _told(loss: Loss, job: _Job, number: int) -> bytes:
+    place: dict[str, Any] = {"file": job.source, job.unit: number}
+    return msgspec.json.encode({**place, **msgspec.structs.asdict(loss)}) + b"\n"
+
+
+def read_all(source: Source) -> Iterator[tuple[Conversation, Request]]:
+    """Each conversation of a source, as it is read."""
+    for conversation in source.conversations:
+        yield (
+            conversation,
+            read_conversation(source.format, conversation, source.name, source.unit, by_message=source.by_message),
+        )

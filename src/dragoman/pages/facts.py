@@ -1,0 +1,128 @@
+"""What a page says about a conversation and its messages beside their words, as short texts.
+
+The one rule: a fact that nobody recorded is left out, never made up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Final
+
+import msgspec
+
+from dragoman.message import (
+    AudioBlock,
+    ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    Message,
+    MessageStatus,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    ToolResultBlock,
+    VideoBlock,
+)
+
+_CONTROLS: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS: Final = ("B", "kB", "MB", "GB")
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation as a whole."""
+
+    title: str
+    facts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, messages: Sequence[Message], title: str | None = None) -> About:
+        """What the messages themselves say."""
+        session = messages[0].session_id if messages else ""
+        told = _CONTROLS.sub(_shown, " ".join((title or "").split()))
+        count = f"{len(messages):,} message{'' if len(messages) == 1 else 's'}"
+        models = dict.fromkeys(message.metadata.model for message in messages if message.metadata.model)
+        costs = [message.metadata.usage.cost_usd for message in messages if message.metadata.usage is not None]
+        days = [moment(message.created_at)[:10] for message in messages if message.created_at != _UNKNOWN_TIME]
+        facts = [session if told else "", count, ", ".join(models)]
+        facts += [days[0] if len(set(days)) == 1 else f"{days[0]} to {days[-1]}"] if days else []
+        facts += [dollars(sum(costs, Decimal(0)))] if costs else []
+        return cls(title=told or session or "Conversation", facts=tuple(plain(fact) for fact in facts if fact))
+
+
+def plain(text: str) -> str:
+    """A text without characters that a page or a terminal would obey; lines and tabs stay."""
+    return _CONTROLS.sub(_shown, text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def _shown(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return chr(0x2400 + number) if number < 0x20 else "\u2421" if number == 0x7F else "\ufffd"
+
+
+def facts_of(message: Message) -> list[str]:
+    """Which model said it, when, and what it cost."""
+    metadata, usage = message.metadata, message.metadata.usage
+    facts = [metadata.model or ""]
+    facts += [moment(message.created_at)] if message.created_at != _UNKNOWN_TIME else []
+    if usage is not None:
+        prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
+        facts += [f"{prompt:,} → {usage.output_tokens:,} tokens", dollars(usage.cost_usd)]
+    if metadata.status is not MessageStatus.COMPLETE:
+        facts.append(metadata.status.value)
+    return [plain(fact) for fact in facts if fact]
+
+
+def answers_in(messages: Iterable[Message]) -> dict[str, ToolResultBlock]:
+    """The results of a conversation by the calls that they answer, the first of each."""
+    found: dict[str, ToolResultBlock] = {}
+    for message in messages:
+        for block in message.content:
+            if isinstance(block, ToolResultBlock):
+                found.setdefault(block.tool_use_id, block)
+    return found
+
+
+def aside(block: ContentBlock) -> str:
+    """What stands in place of a block that is no words."""
+    match block:
+        case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
+            name = f"{block.name}, " if isinstance(block, DocumentBlock) and block.name else ""
+            return plain(f"{block.type}: {name}{block.media_type}, {_where(block.source)}")
+        case RedactedThinkingBlock():
+            return "thinking, encrypted by the provider"
+        case OpaqueBlock():
+            return plain(f"{block.dialect}: {block.wire.get('type', 'a block of its own')}")
+        case _:
+            return plain(f"{block.type}")
+
+
+def _where(source: ImageSource) -> str:
+    return size(len(source.data) * 3 // 4) if source.kind == "base64" else source.data
+
+
+def size(number: float) -> str:
+    """A number of bytes."""
+    unit = 0
+    while number >= 1000 and unit < len(_UNITS) - 1:
+        number, unit = number / 1000, unit + 1
+    return f"{number:.1f} {_UNITS[unit]}" if unit else f"{number:.0f} B"
+
+
+def dollars(amount: Decimal) -> str:
+    """An amount: to a millionth, without zeros at its end, cents at the least."""
+    cents = amount.quantize(Decimal("0.01"))
+    return f"${cents:,f}" if cents == amount else f"${amount.quantize(Decimal('0.000001')).normalize():,f}"
+
+
+def moment(when: datetime) -> str:
+    """A time to the minute, in UTC."""
+    return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def json_of(value: object) -> str:
+    """JSON for people."""
+    return plain(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

@@ -1,0 +1,190 @@
+"""A conversation as one HTML page.
+
+Roles are told by colour and word, thinking and long results are folded, a call stands with its result, pictures that
+are in the conversation are in the page. The page asks for nothing from anywhere: a picture that is elsewhere is a link.
+The one rule: every text is escaped, here or by the renderer of Markdown, which takes no HTML; and the page forbids
+scripts to itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Any, Final
+
+from dragoman.message import (
+    AudioBlock,
+    ContentBlock,
+    ImageBlock,
+    ImageSource,
+    InvalidToolUseBlock,
+    Message,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    VideoBlock,
+)
+from dragoman.pages.facts import About, answers_in, aside, facts_of, json_of, plain
+from dragoman.pages.style import STYLE
+
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+_PICTURES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/avif")
+_SOUNDS: Final = re.compile(r"(audio|video)/[a-z0-9.+-]{1,40}")
+_ROLES: Final = {role.value for role in (Role.USER, Role.ASSISTANT, Role.SYSTEM, Role.TOOL)}
+_LONG_LINES: Final = 14
+_LONG_CHARACTERS: Final = 1_600
+
+
+def begin(title: str) -> str:
+    """The head of the page."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="referrer" content="no-referrer">\n<meta name="color-scheme" content="light dark">\n'
+        f"<title>{_text(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+    )
+
+
+def end() -> str:
+    """The foot of the page."""
+    return "</body>\n</html>\n"
+
+
+def conversation(messages: Sequence[Message], about: About) -> str:
+    """A conversation under its heading."""
+    answers, shown = answers_in(messages), set[int]()
+    facts = "".join(f"<span>{_text(fact)}</span>" for fact in about.facts)
+    lines = [f'<main>\n<header><h1>{_text(about.title)}</h1><p class="facts">{facts}</p></header>']
+    for message in messages:
+        if message.content and all(id(block) in shown for block in message.content):
+            continue  # a tool's message whose result stands with its call
+        lines.append(_message(message, answers, shown))
+    return "\n".join([*lines, "</main>\n"])
+
+
+def _message(message: Message, answers: dict[str, ToolResultBlock], shown: set[int]) -> str:
+    role = message.role.value
+    facts = "".join(f"<span>{_text(fact)}</span>" for fact in facts_of(message))
+    head = f'<div class="who"><b>{_text(role)}</b><span class="facts">{facts}</span></div>'
+    body = "".join(_blocks(message.content, message.role, answers, shown))
+    attached = "".join(_aside(f"attached: {one.path} ({one.mime_type})") for one in message.metadata.attachments)
+    return f'<article class="{role if role in _ROLES else "other"}">{head}{body}{attached}</article>'
+
+
+def _blocks(
+    content: Sequence[ContentBlock], role: Role, answers: dict[str, ToolResultBlock], shown: set[int]
+) -> Iterator[str]:
+    for block in content:
+        if id(block) in shown:
+            continue
+        match block:
+            case TextBlock() if role is Role.SYSTEM and _is_long(block.text):
+                yield _folded("instructions", f'<div class="words">{_rendered(block.text)}</div>', block.text)
+            case TextBlock():
+                yield f'<div class="words">{_rendered(block.text)}</div>'
+            case ThinkingBlock() if block.text:
+                yield _folded("thinking", f'<div class="words">{_rendered(block.text)}</div>', block.text, "thinking")
+            case ToolUseBlock() | InvalidToolUseBlock():
+                yield _call(block, answers.get(block.id), shown)
+            case ToolResultBlock():
+                yield f'<div class="call">{_result(block)}</div>'
+            case _:
+                yield _medium(block)
+
+
+def _call(block: ToolUseBlock | InvalidToolUseBlock, answer: ToolResultBlock | None, shown: set[int]) -> str:
+    if isinstance(block, ToolUseBlock):
+        told = f'<div class="name">→ {_text(block.name)}</div>'
+        given = json_of(block.input) if block.input else ""
+    else:
+        told = f'<div class="name failed">→ {_text(block.name)} was not called: {_text(block.reason)}</div>'
+        given = block.input_text
+    told += _lines(given, "input") if given else ""
+    if answer is not None and id(answer) not in shown:
+        shown.add(id(answer))
+        told += _result(answer)
+    return f'<div class="call">{told}</div>'
+
+
+def _result(block: ToolResultBlock) -> str:
+    name = '<div class="name failed">✗ failed</div>' if block.is_error else '<div class="name">← result</div>'
+    parts = [_lines(one.text, "result") if isinstance(one, TextBlock) else _medium(one) for one in block.content]
+    return name + ("".join(parts) or _aside("nothing"))
+
+
+def _lines(text: str, what: str) -> str:
+    """A text as it is, folded if it is long."""
+    body = f"<pre>{_text(text)}</pre>"
+    return _folded(what, body, text) if _is_long(text) else body
+
+
+def _folded(what: str, body: str, text: str, kind: str = "") -> str:
+    first = plain(text).strip()[:90].split("\n")[0]
+    count = f"{text.count(chr(10)) + 1:,} lines" if "\n" in text.strip() else f"{len(text):,} characters"
+    summary = f"<b>{_text(what)}</b> <i>{escape(first)}…</i> <small>{count}</small>"
+    return f'<details class="{kind}"><summary>{summary}</summary>{body}</details>'
+
+
+def _is_long(text: str) -> bool:
+    return text.count("\n") >= _LONG_LINES or len(text) > _LONG_CHARACTERS
+
+
+# --- pictures and sounds ---------------------------------------------------------------------------------------------
+
+
+def _medium(block: ContentBlock) -> str:
+    match block:
+        case ImageBlock() if _is_here(block.source) and block.media_type in _PICTURES:
+            return f'<img alt="{_text(aside(block))}" src="data:{block.media_type};base64,{_data(block.source)}">'
+        case AudioBlock() | VideoBlock() if _is_here(block.source) and _SOUNDS.fullmatch(block.media_type):
+            kind = "audio" if isinstance(block, AudioBlock) else "video"
+            return f'<{kind} controls src="data:{block.media_type};base64,{_data(block.source)}"></{kind}>'
+        case _:
+            return _aside(aside(block))
+
+
+def _is_here(source: ImageSource) -> bool:
+    return source.kind == "base64" and _BASE64.fullmatch(source.data) is not None
+
+
+def _data(source: ImageSource) -> str:
+    return "".join(source.data.split())
+
+
+def _aside(text: str) -> str:
+    return f'<p class="aside">{_text(text)}</p>'
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def _text(text: str) -> str:
+    return escape(plain(text))
+
+
+def _rendered(text: str) -> str:
+    return str(_markdown().render(plain(text)))
+
+
+@functools.cache
+def _markdown() -> Any:
+    """A renderer that takes no HTML, follows no scripts in links, and loads no pictures."""
+    from markdown_it import MarkdownIt  # noqa: PLC0415  only a page needs it
+
+    made = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
+    made.disable(["image", "html_block", "html_inline"])
+    made.add_render_rule("link_open", _link)
+    return made
+
+
+def _link(_renderer: Any, tokens: Any, index: int, _options: Any, _env: Any) -> str:
+    target = str(tokens[index].attrGet("href") or "")
+    if not re.match(r"(https?://|mailto:|#)", target, re.IGNORECASE):
+        return "<a>"
+    return f'<a href="{escape(target)}" rel="noopener noreferrer nofollow">'
