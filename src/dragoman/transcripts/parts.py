@@ -6,6 +6,7 @@
     restored(written, notes)               the wire again, its keys in order
     carried(message, name, said)           what a format has no word for, to be put where it lets others put things
     KEY                                    the name under which that is put there
+    Losing(name)                           what a format cannot say, named
 
 A message of ours has a time, an id and metadata. A format that has words for some of them is told in its own words;
 the rest goes into one object under ``KEY``, where the format has a place for what applications want to add. A message
@@ -24,18 +25,29 @@ from typing import Any, Final
 import msgspec
 
 from dragoman import codec
-from dragoman.dialects.parts import residue
+from dragoman.dialects.parts import losses, residue
 from dragoman.dialects.parts.body import an_object, unkept
 from dragoman.dialects.parts.conversation import tool_id_for
 from dragoman.dialects.parts.residue import notes_of
 from dragoman.errors import FormatError, InputError, JsonError
+from dragoman.exchange import Loss
 from dragoman.ids import ALPHABET, derived_ulid, ulid
 from dragoman.jsontext import OWN, read_json
-from dragoman.message import ContentBlock, Message, MessageMetadata, ProviderRaw, Role, ToolResultBlock
+from dragoman.message import (
+    ContentBlock,
+    Message,
+    MessageMetadata,
+    ProviderRaw,
+    Role,
+    ToolResultBlock,
+    UnknownBlock,
+)
+from dragoman.rules import CALL
 
 KEY: Final = "dragoman"
 _ULID: Final = re.compile(rf"[0-7][{ALPHABET}]{{25}}")
 _NOTHING: Final = MessageMetadata()
+KNOWN_ROLES: Final = frozenset(Role)  # others are of a newer version
 _APART: Final = ("session_id", "role", "content")  # what is said in a format's own words, or by the caller
 
 
@@ -150,6 +162,12 @@ def restored(written: Any, notes: ProviderRaw) -> Any:
     return _ordered(residue.restored(written, notes.get("residue")), notes.get("order"))
 
 
+def settled(message: Message, written: Any, wire: Any, name: str) -> Message:
+    """The message, with what is left over of its wire added to the notes that it has."""
+    notes = {key: note for key, note in notes_on(message, name).items() if key != "dialect"}
+    return with_notes(message, noted(name, written, wire, **notes))
+
+
 def with_notes(message: Message, notes: ProviderRaw | None) -> Message:
     """The message, with these notes in place of those it has."""
     return message.replace(metadata=message.metadata.replace(provider_raw=notes))
@@ -235,8 +253,47 @@ def _answered(message: Message) -> str | None:
     return first.tool_use_id if isinstance(first, ToolResultBlock) else None
 
 
+# --- what is lost ----------------------------------------------------------------------------------------------------
+
+
+class Losing:
+    """What a format cannot say, named as it is found."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.losses: list[Loss] = []
+
+    def sayable(
+        self, message: Message, blocks: Iterable[ContentBlock], cannot_say: Callable[[ContentBlock], str | None]
+    ) -> tuple[ContentBlock, ...]:
+        """The blocks that the format can carry; the others are lost, and so is what a newer version added to them."""
+        kept = tuple(losses.sayable(blocks, cannot_say, self.name, self.losses, message))
+        for block in kept:
+            source = getattr(block, "source", None)
+            if isinstance(block, UnknownBlock) or (_is_known(block) and (source is None or _is_known(source))):
+                continue
+            self.lose(message, block.type, "fields that a newer version added to it")
+        return kept
+
+    def lose(self, message: Message, what: str, reason: str) -> None:
+        """One more loss."""
+        self.losses.append(Loss(message.session_id, message.id, what, self.name, reason))
+
+
+def _is_known(value: Any) -> bool:
+    return value.unknown_fields is msgspec.UNSET
+
+
+def wire_ids(messages: Iterable[Message], name: str) -> dict[str, str]:
+    """What the format calls each call, by our id: a result that was just made knows our id alone."""
+    calls = (block for message in messages for block in message.content if isinstance(block, CALL))
+    return {call.id: notes["id"] for call in calls if "id" in (notes := notes_of(call.provider_raw, name))}
+
+
 __all__ = [
     "KEY",
+    "KNOWN_ROLES",
+    "Losing",
     "Reading",
     "carried",
     "noted",
@@ -244,7 +301,9 @@ __all__ = [
     "notes_on",
     "read_all",
     "restored",
+    "settled",
     "value_of",
     "wire_id_of",
+    "wire_ids",
     "with_notes",
 ]

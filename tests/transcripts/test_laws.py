@@ -1,0 +1,192 @@
+"""Every format of conversations: what is written is read again, or named as lost; what is no conversation is refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman import codec
+from dragoman.errors import InputError
+from dragoman.exchange import Loss
+from dragoman.message import (
+    ContentBlock,
+    Message,
+    MessageMetadata,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from dragoman.transcripts import FORMATS, detect, format_named
+from tests import strategies
+
+NOON = datetime(2026, 5, 8, 12, tzinfo=UTC)
+
+
+def read(name: str, wire: Any) -> tuple[Message, ...]:
+    messages: tuple[Message, ...] = format_named(name).read_messages(wire, session_id="sess_1", created_at=NOON)
+    return messages
+
+
+def in_our_ids(message: Message, of_message: int) -> Message:
+    """The message, its calls under ids of ours that no other call has: others are given one on the way in.
+
+    What a newer version added is kept as a value, and not with its white space.
+    """
+    message = codec.decode(json.dumps(json.loads(codec.encode(message)))).replace(session_id="sess_1")
+    made: list[ContentBlock] = []
+    for at, block in enumerate(message.content):
+        our_id = f"tu_{of_message:04d}{at:04d}"
+        if isinstance(block, ToolResultBlock):
+            made.append(block.replace(tool_use_id=our_id))
+        elif block.type in ("tool_use", "invalid_tool_use"):
+            made.append(block.replace(id=our_id))
+        else:
+            made.append(block)
+    return message.replace(content=made)
+
+
+histories = st.lists(strategies.messages, max_size=4, unique_by=lambda message: message.id).map(
+    lambda history: [in_our_ids(message, number) for number, message in enumerate(history)]
+)
+
+
+def unaccounted(before: Message, after: Message | None, losses: list[Loss]) -> list[str]:
+    """What of a message is neither read again nor named as lost."""
+    named = Counter(loss.block_type for loss in losses if loss.message_id == before.id)
+    if after is None:
+        return [] if named["message"] else ["the message"]
+    missing = [
+        name for name in ("role", "metadata", "created_at", "id") if getattr(before, name) != getattr(after, name)
+    ]
+    left = list(after.content)
+    for block in before.content:
+        if block in left:
+            left.remove(block)
+        elif named[block.type]:
+            named[block.type] -= 1
+        elif isinstance(block, ToolResultBlock):
+            missing.extend(unaccounted_result(block, left, named))
+        else:
+            missing.append(block.type)
+    return [name for name in missing if not named[name]]
+
+
+def unaccounted_result(block: ToolResultBlock, left: list[ContentBlock], named: Counter[str]) -> list[str]:
+    there = next((other for other in left if isinstance(other, ToolResultBlock)), None)
+    if there is None:
+        return ["tool_result"]
+    left.remove(there)
+    missing = [] if there.is_error == block.is_error or named["is_error"] else ["is_error"]
+    inner = list(there.content)
+    for part in block.content:
+        if part in inner:
+            inner.remove(part)
+        elif named[part.type]:
+            named[part.type] -= 1
+        else:
+            missing.append(f"{part.type} in a result")
+    return missing
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(history=histories)
+def test_what_is_written_is_read_again_or_named_as_lost(name: str, history: list[Message]) -> None:
+    written = format_named(name).write_messages(history)
+    found = {message.id: message for message in read(name, written.wire)}
+    missing = {
+        message.id: gone
+        for message in history
+        if (gone := unaccounted(message, found.get(message.id), list(written.losses)))
+    }
+    assert missing == {}
+    if not written.losses:
+        assert list(found.values()) == history
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(history=histories)
+def test_what_was_written_and_read_is_written_the_same(name: str, history: list[Message]) -> None:
+    wire = format_named(name).write_messages(history).wire
+    again = format_named(name).write_messages(read(name, wire))
+    assert json.dumps(again.wire) == json.dumps(wire)
+    assert again.losses == ()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(history=histories)
+def test_a_text_of_a_conversation_is_read_like_its_value(name: str, history: list[Message]) -> None:
+    wire = format_named(name).write_messages(history).wire
+    text = json.dumps(wire)
+    assert read(name, text) == read(name, text.encode()) == read(name, json.loads(text))
+
+
+# Keys and words that some format has, so that more than the first look at a value is tried.
+KEYS = ["role", "id", "type", "content", "parts", "kind", "data", "tool_calls", "toolCalls", "toolCallId", "metadata"]
+WORDS = ["user", "assistant", "system", "tool", "reasoning", "human", "ai", "request", "response", "text", "file"]
+likely = st.sampled_from(WORDS) | strategies.plain
+likely_objects = st.dictionaries(
+    st.sampled_from(KEYS),
+    likely | st.lists(st.dictionaries(st.sampled_from(KEYS), likely, max_size=4), max_size=2),
+    max_size=6,
+)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(wire=strategies.plain | st.lists(likely_objects, max_size=2))
+def test_whatever_comes_is_read_and_given_back_or_refused_with_a_place(name: str, wire: Any) -> None:
+    try:
+        messages = read(name, wire)
+    except InputError as error:
+        assert error.what
+        if not isinstance(wire, str):
+            assert error.where.startswith("$")
+        return
+    if not isinstance(wire, str):
+        assert json.dumps(format_named(name).write_messages(messages).wire) == json.dumps(wire)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("wire", ["", "{", "nope", b"\xff\xfe", "[NaN]", '[{"role": "user", "role": "user"}]'])
+def test_what_is_no_json_is_refused(name: str, wire: Any) -> None:
+    with pytest.raises(InputError):
+        read(name, wire)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_nested_too_deep_is_refused(name: str) -> None:
+    deep: Any = {"x": 1}
+    for _ in range(2_000):
+        deep = {"x": deep}
+    call = ToolUseBlock("tu_01", "f", {"x": 1})
+    shallow = Message("01HZ0000000000000000000001", "sess_1", Role.ASSISTANT, [call], MessageMetadata(), NOON)
+    text = json.dumps(format_named(name).write_messages([shallow]).wire)
+    assert '"tu_01"' in text
+    with pytest.raises(InputError):
+        read(name, [deep])
+    with pytest.raises(InputError):
+        read(name, json.loads(text[:-1] + ", " + "[" * 500 + "]" * 500 + "]"))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_edit_shows(name: str) -> None:
+    said = Message("01HZ0000000000000000000001", "sess_1", Role.USER, [TextBlock("Hello.")], MessageMetadata(), NOON)
+    wire = format_named(name).write_messages([said]).wire
+    (message,) = read(name, wire)
+    edited = message.replace(content=[message.content[0].replace(text="Good evening.")])
+    assert "Good evening." in json.dumps(format_named(name).write_messages([edited]).wire)
+    assert "Hello." not in json.dumps(format_named(name).write_messages([edited]).wire)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(history=histories.filter(bool))
+def test_what_a_format_wrote_looks_like_it_and_like_no_other(name: str, history: list[Message]) -> None:
+    wire = format_named(name).write_messages(history).wire
+    if wire:
+        assert detect(wire) == name
