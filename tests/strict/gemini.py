@@ -1,0 +1,367 @@
+"""A strict generateContent: what Google's API refuses, this refuses, in its words.
+
+Sources: the API reference and the guides on function calling and thought signatures (2026), errors in recorded traffic,
+and the error texts that people quote in public issues. Keys may be written in either of the two styles, as there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tests.strict.said import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
+from tests.strict.shape import decoded, looks_like, unknown_keys
+
+NAME: Final = "gemini"
+MODEL: Final = "gemini:gemini-3-flash-preview"
+BASE_PATH: Final = ""
+PATH: Final = re.compile(r"/v1(?:beta)?/models/(?P<model>[^/:]+):(?P<verb>generateContent|streamGenerateContent)")
+KEY_HEADERS: Final = ("x-goog-api-key", "authorization")
+STREAM_TYPE: Final = "text/event-stream"
+
+_TOP: Final = frozenset(
+    [
+        "contents",
+        "generationConfig",
+        "safetySettings",
+        "systemInstruction",
+        "toolConfig",
+        "tools",
+        "cachedContent",
+        "model",
+        "labels",
+        "modelArmorConfig",
+        "serviceTier",
+        "store",
+    ]
+)
+_DATA: Final = frozenset(
+    [
+        "text",
+        "inlineData",
+        "fileData",
+        "functionCall",
+        "functionResponse",
+        "executableCode",
+        "codeExecutionResult",
+        "toolCall",
+        "toolResponse",
+    ]
+)
+_BESIDE: Final = frozenset(["thought", "thoughtSignature", "videoMetadata", "mediaResolution", "partMetadata"])
+_SCHEMA: Final = frozenset(
+    [
+        "type",
+        "format",
+        "title",
+        "description",
+        "nullable",
+        "enum",
+        "maxItems",
+        "minItems",
+        "properties",
+        "required",
+        "minProperties",
+        "maxProperties",
+        "minLength",
+        "maxLength",
+        "pattern",
+        "example",
+        "anyOf",
+        "propertyOrdering",
+        "default",
+        "items",
+        "minimum",
+        "maximum",
+        "additionalProperties",
+    ]
+)
+_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
+_MEDIA: Final = re.compile(r"(?:image/(?:png|jpeg|webp|heic|heif)|audio/|video/|text/|application/(?:pdf|json)).*")
+_SKIPS: Final = ("skip_thought_signature_validator", "context_engineering_is_the_way_to_go")
+
+
+def refusals(body: Any, issued: Issued | None = None, model: str = "") -> list[str]:
+    """Why the API would refuse the request. Without ``issued`` any signature is taken for its own."""
+    if not isinstance(body, dict):
+        return ["Invalid JSON payload received. Expected an object."]
+    body = _in_camel(body)
+    wrong = list(_of_shape(body))
+    if wrong:
+        return wrong
+    contents = [_content(content) for content in body["contents"]]
+    return [*_of_order(contents), *_of_tools(body), *_of_signatures(contents, issued, model)]
+
+
+def _in_camel(value: Any, key: str = "") -> Any:
+    """The keys in one style. What a tool takes and gives has keys of its own."""
+    if isinstance(value, list):
+        return [_in_camel(item, key) for item in value]
+    if not isinstance(value, dict) or key in (
+        "args",
+        "response",
+        "parametersJsonSchema",
+        "responseJsonSchema",
+        "properties",
+    ):
+        return value
+    camel = {re.sub(r"(?<=[a-z])_([a-z])", lambda found: found[1].upper(), name): item for name, item in value.items()}
+    return {name: _in_camel(item, name) for name, item in camel.items()}
+
+
+def _content(content: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+    parts = content["parts"]
+    return content.get("role") or "user", [parts] if isinstance(parts, dict) else parts
+
+
+def _of_shape(body: dict[str, Any]) -> Iterator[str]:
+    for key in unknown_keys(body, _TOP):
+        yield f'Invalid JSON payload received. Unknown name "{key}": Cannot find field.'
+    contents = body.get("contents")
+    if not isinstance(contents, list) or not contents:
+        yield "* GenerateContentRequest.contents: contents is not specified\n"
+        return
+    system = body.get("systemInstruction")
+    if isinstance(system, dict) and not system.get("parts"):
+        yield "* GenerateContentRequest.system_instruction.parts: contents.parts must not be empty.\n"
+    for index, content in enumerate(contents):
+        where = f"contents[{index}]"
+        parts = content.get("parts") if isinstance(content, dict) else None
+        if not parts or not isinstance(parts, list | dict):
+            yield f"* GenerateContentRequest.{where}.parts: contents.parts must not be empty.\n"
+            continue
+        if content.get("role") not in ("user", "model", "function", None):
+            yield "Please use a valid role: user, model."
+        for place, part in enumerate([parts] if isinstance(parts, dict) else parts):
+            yield from _of_part(part, f"{where}.parts[{place}]")
+
+
+def _of_part(part: Any, where: str) -> Iterator[str]:
+    if not isinstance(part, dict):
+        yield f"Invalid value at '{where}'"
+        return
+    for key in unknown_keys(part, _DATA | _BESIDE):
+        yield f"Invalid JSON payload received. Unknown name \"{key}\" at '{where}': Cannot find field."
+    said = [key for key in part if key in _DATA]
+    if len(said) > 1:
+        yield f"Invalid value at '{where}' (oneof), oneof field 'data' is already set. Cannot set '{said[1]}'"
+    if not said and not set(part) & {"thoughtSignature", "videoMetadata"}:
+        yield f"* GenerateContentRequest.{where}.data: required oneof field 'data' must have one initialized field\n"
+    match part:
+        case {"text": text} if not isinstance(text, str):
+            yield f"Invalid value at '{where}.text' (TYPE_STRING)"
+        case {"inlineData": blob}:
+            yield from _of_blob(blob, f"{where}.inline_data")
+        case {"functionCall": call}:
+            yield from _of_named(call, f"{where}.function_call", "args")
+        case {"functionResponse": answer}:
+            yield from _of_named(answer, f"{where}.function_response", "response")
+            for place, inner in enumerate(answer.get("parts") or () if isinstance(answer, dict) else ()):
+                yield from _of_part(inner, f"{where}.function_response.parts[{place}]")
+        case _:
+            return
+
+
+def _of_blob(blob: Any, where: str) -> Iterator[str]:
+    data = blob.get("data") if isinstance(blob, dict) else None
+    media_type = blob.get("mimeType") if isinstance(blob, dict) else None
+    found = decoded(_padded(data)) if isinstance(data, str) else None
+    if not isinstance(media_type, str) or not _MEDIA.fullmatch(media_type):
+        yield f"Unsupported MIME type: {media_type}"
+    elif found is None:
+        yield f"Invalid value at '{where}.data' (TYPE_BYTES), Base64 decoding failed for \"{str(data)[:20]}\""
+    elif media_type in ("image/png", "image/jpeg", "image/webp") and not str(looks_like(found)).startswith("image/"):
+        yield "Unable to process input image. Please retry or report in https://developers.generativeai.google/guide/troubleshooting"
+    elif media_type == "application/pdf" and looks_like(found) != media_type:
+        yield "The document has no pages."
+
+
+def _padded(data: str) -> str:
+    data = data.replace("-", "+").replace("_", "/")
+    return data + "=" * (-len(data) % 4)
+
+
+def _of_named(value: Any, where: str, key: str) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"Invalid value at '{where}'"
+        return
+    if not value.get("name"):
+        yield f"* GenerateContentRequest.{where}.name: Name cannot be empty.\n"
+    elif not _NAME.fullmatch(str(value["name"])):
+        yield (
+            f"* GenerateContentRequest.{where}.name: [FIELD_INVALID] Invalid function name. Must start with a letter or "
+            "an underscore. Must be alphameric (a-z, A-Z, 0-9), underscores (_), dots (.), colons (:), or dashes (-)\n"
+        )
+    if not isinstance(value.get(key, {}), dict):
+        yield f"Invalid value at '{where}.{key}' (type.googleapis.com/google.protobuf.Struct)"
+
+
+# --- order, tools and signatures -------------------------------------------------------------------------------------
+
+
+def _of_order(contents: list[tuple[str, list[dict[str, Any]]]]) -> Iterator[str]:
+    """A turn of calls is answered by the next turn, with as many results; neighbours of one role are one turn."""
+    turns: list[tuple[str, list[dict[str, Any]]]] = []
+    for role, parts in contents:
+        side = "model" if role == "model" else "user"
+        if turns and turns[-1][0] == side:
+            turns[-1][1].extend(parts)
+        else:
+            turns.append((side, list(parts)))
+    calls: list[dict[str, Any]] = []
+    for side, parts in turns:
+        results = [part["functionResponse"] for part in parts if "functionResponse" in part]
+        if calls and not results:
+            yield "Please ensure that function call turn comes immediately after a user turn or after a function response turn."
+        elif results and not calls:
+            yield "Please ensure that function response turn comes immediately after a function call turn."
+        elif len(results) != len(calls):
+            yield "Please ensure that the number of function response parts is equal to the number of function call parts of the function call turn."
+        elif sorted(call["name"] for call in calls) != sorted(result["name"] for result in results):
+            yield "Please ensure that the function response names match the function call names."
+        elif sorted(call.get("id", "") for call in calls) != sorted(result.get("id", "") for result in results):
+            yield "Please ensure that the function response ids match the function call ids."
+        calls = [part["functionCall"] for part in parts if "functionCall" in part] if side == "model" else []
+    if calls:
+        yield "Please ensure that single turn requests end with a user role or the role field is empty."
+
+
+def _of_tools(body: dict[str, Any]) -> Iterator[str]:
+    for index, tool in enumerate(body.get("tools") or ()):
+        if not isinstance(tool, dict):
+            continue
+        for place, function in enumerate(tool.get("functionDeclarations") or ()):
+            where = f"tools[{index}].function_declarations[{place}]"
+            yield from _of_named({"name": function.get("name")}, where, "args")
+            if "parameters" in function:
+                yield from _of_schema(function["parameters"], f"{where}.parameters")
+            if "parameters" in function and "parametersJsonSchema" in function:
+                yield f"Invalid value at '{where}' (oneof), parameters and parameters_json_schema are both set"
+
+
+def _of_schema(schema: Any, where: str) -> Iterator[str]:
+    if not isinstance(schema, dict):
+        yield f"Invalid value at '{where}'"
+        return
+    for key in unknown_keys(schema, _SCHEMA):
+        yield f"Invalid JSON payload received. Unknown name \"{key}\" at '{where}': Cannot find field."
+    if isinstance(schema.get("type"), list):
+        yield f"Proto field is not repeating, cannot start list. ({where}.type)"
+    if str(schema.get("type")).upper() == "ARRAY" and "items" not in schema:
+        yield f"* GenerateContentRequest.{where}.items: missing field.\n"
+    for name, inner in (schema.get("properties") or {}).items():
+        yield from _of_schema(inner, f"{where}.properties[{name}]")
+    if "items" in schema:
+        yield from _of_schema(schema["items"], f"{where}.items")
+
+
+def _of_signatures(
+    contents: list[tuple[str, list[dict[str, Any]]]], issued: Issued | None, model: str
+) -> Iterator[str]:
+    """Any signature must be its own. In the current turn, the first call of each step must have one (Gemini 3)."""
+    begins = max((place for place, content in enumerate(contents) if _is_asking(*content)), default=0)
+    position = 0
+    for place, (_, parts) in enumerate(contents):
+        first = True
+        for part in parts:
+            signature = part.get("thoughtSignature")
+            if "functionCall" in part:
+                position += 1
+                if first and signature is None and place > begins and "gemini-3" in model:
+                    yield (
+                        "Function call is missing a thought_signature in functionCall parts. This is required for tools "
+                        "to work correctly, and missing thought_signature may lead to degraded model performance. "
+                        f"Additional data, function call `default_api:{part['functionCall']['name']}` , position {position}."
+                    )
+                first = False
+            if signature in _SKIPS or signature is None or issued is None:
+                continue
+            if not issued.knows(signature):
+                yield "Thought signature is not valid."
+            elif not issued.fits(signature, _signed(part)):
+                yield "Corrupted thought signature."
+
+
+def _is_asking(role: str, parts: list[dict[str, Any]]) -> bool:
+    return role == "user" and not any("functionResponse" in part for part in parts)
+
+
+def _signed(part: dict[str, Any]) -> str:
+    """What the signature of a part signs."""
+    call = part.get("functionCall")
+    return json_text([call["name"], call.get("args", {})]) if call else str(part.get("text", ""))
+
+
+# --- what it answers -------------------------------------------------------------------------------------------------
+
+
+def refusal(status: int, message: str) -> dict[str, Any]:
+    """An error as this API says it."""
+    words = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
+    word = words.get(status, "INVALID_ARGUMENT" if status < 500 else "INTERNAL")
+    return {"error": {"code": status, "message": message, "status": word}}
+
+
+def is_streamed(path: str, body: dict[str, Any]) -> bool:
+    """Whether the answer is to be streamed."""
+    return ":streamGenerateContent" in path
+
+
+def model_of(path: str, body: dict[str, Any]) -> str:
+    """The model that is asked."""
+    found = PATH.search(path)
+    return found["model"] if found else ""
+
+
+def whole(parts: list[Part], model: str, issued: Issued) -> dict[str, Any]:
+    """The answer at once. The first call of it is signed, as by Gemini 3, and so is reasoning."""
+    seed = issued.next_answer()
+    return _answer(_parts(parts, seed, issued), model, seed, "STOP")
+
+
+def _parts(parts: list[Part], seed: str, issued: Issued) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    for index, part in enumerate(parts):
+        match part:
+            case Say(text):
+                made.append({"text": text})
+            case Think(text):
+                made.append({"text": text, "thought": True, "thoughtSignature": issued.sign(text, seed, str(index))})
+            case Call(name, value):
+                wire: dict[str, Any] = {
+                    "functionCall": {"id": made_id("", 8, seed, str(index)), "name": name, "args": value}
+                }
+                if not any("functionCall" in before for before in made):
+                    wire["thoughtSignature"] = issued.sign(_signed(wire), seed, str(index))
+                made.append(wire)
+    return made
+
+
+def _answer(parts: list[dict[str, Any]], model: str, seed: str, reason: str | None) -> dict[str, Any]:
+    candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
+    if reason:
+        candidate["finishReason"] = reason
+    usage = {"promptTokenCount": 11, "candidatesTokenCount": 7, "totalTokenCount": 18}
+    return {
+        "candidates": [candidate],
+        "usageMetadata": usage,
+        "modelVersion": model,
+        "responseId": made_id("", 20, seed),
+    }
+
+
+def streamed(parts: list[Part], model: str, issued: Issued) -> list[bytes]:
+    """The same answer in pieces: words in several, calls whole."""
+    seed = issued.next_answer()
+    chunks: list[dict[str, Any]] = []
+    for part in _parts(parts, seed, issued):
+        texts = pieces_of(part["text"]) if "text" in part else []
+        if len(texts) > 1:
+            signed = {key: value for key, value in part.items() if key != "thoughtSignature"}
+            chunks.extend(_answer([{**signed, "text": text}], model, seed, None) for text in texts[:-1])
+            chunks.append(_answer([{**part, "text": texts[-1]}], model, seed, None))
+        else:
+            chunks.append(_answer([part], model, seed, None))
+    chunks[-1]["candidates"][0]["finishReason"] = "STOP"
+    return [f"data: {json_text(chunk)}\r\n\r\n".encode() for chunk in chunks]

@@ -1,0 +1,186 @@
+"""A strict /api/chat: what Ollama's server refuses, this refuses, in its words; and what its templates make nonsense of.
+
+Sources: the API reference and the server's own types (2026). The server itself takes almost any order of messages. A
+model's template does not: a result that answers nothing, or a call without one, is what templates raise on. Those two
+are refused here as well, in the words of such a template.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tests.strict.said import Call, Issued, Part, Say, Think, json_text, pieces_of
+from tests.strict.shape import decoded, looks_like, unknown_keys
+
+NAME: Final = "ollama"
+MODEL: Final = "ollama:qwen3-vl"
+BASE_PATH: Final = ""
+PATH: Final = re.compile(r"/api/chat")
+KEY_HEADERS: Final = ()
+STREAM_TYPE: Final = "application/x-ndjson"
+
+_TOP: Final = frozenset(
+    [
+        "model",
+        "messages",
+        "stream",
+        "format",
+        "keep_alive",
+        "tools",
+        "options",
+        "think",
+        "truncate",
+        "shift",
+        "logprobs",
+        "top_logprobs",
+        "temperature",
+    ]
+)
+_KEYS: Final = frozenset(["role", "content", "thinking", "images", "tool_calls", "tool_name", "tool_call_id"])
+_STRUCT: Final = "json: cannot unmarshal"
+
+
+def refusals(body: Any, issued: Issued | None = None, model: str = "") -> list[str]:
+    """Why the server would refuse the request. Without ``issued`` any reasoning is taken for its own."""
+    wrong = list(_of_shape(body))
+    return wrong or [*_of_order(body["messages"]), *_of_tools(body), *_of_thinking(body["messages"], issued)]
+
+
+def _of_shape(body: Any) -> Iterator[str]:
+    if not isinstance(body, dict):
+        yield f"{_STRUCT} array into Go value of type api.ChatRequest"
+        return
+    yield from (f"unknown field {key!r}" for key in unknown_keys(body, _TOP))
+    if not isinstance(body.get("model"), str) or not body["model"]:
+        yield "model is required"
+    if not isinstance(body.get("messages"), list):
+        yield f"{_STRUCT} object into Go struct field ChatRequest.messages of type []api.Message"
+        return
+    for index, message in enumerate(body["messages"]):
+        yield from _of_message(message, f"messages[{index}]")
+
+
+def _of_message(message: Any, where: str) -> Iterator[str]:
+    if not isinstance(message, dict):
+        yield f"{_STRUCT} into Go struct field ChatRequest.messages of type api.Message"
+        return
+    yield from (f"unknown field {key!r} in {where}" for key in unknown_keys(message, _KEYS))
+    role = message.get("role")
+    if role not in ("system", "user", "assistant", "tool"):
+        yield f'invalid role: "{role}", must be one of ["system", "user", "assistant", "tool"]'
+    if not isinstance(message.get("content", ""), str):
+        yield f"{_STRUCT} array into Go struct field ChatRequest.messages.content of type string"
+    for data in message.get("images") or ():
+        found = decoded(data)
+        if found is None:
+            yield "illegal base64 data at input byte 0"
+        elif not str(looks_like(found)).startswith("image/"):
+            yield "Failed to create new sequence: failed to process inputs: image: unknown format"
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("arguments"), dict):
+            yield f"{_STRUCT} string into Go struct field ToolCallFunction.messages.tool_calls.function.arguments of type api.ToolCallFunctionArguments"
+        elif not function.get("name"):
+            yield f"a call without a name in {where}"
+    if role in ("user", "tool") and not message.get("content") and not message.get("images"):
+        yield f"nothing is said in {where}"
+    if role == "assistant" and not any(message.get(key) for key in ("content", "tool_calls", "thinking", "images")):
+        yield f"nothing is said in {where}"
+
+
+def _of_order(messages: list[dict[str, Any]]) -> Iterator[str]:
+    waiting = 0
+    for index, message in enumerate(messages):
+        if message["role"] == "tool":
+            if waiting == 0:
+                yield f"template: messages[{index}]: a tool message must follow the call that it answers"
+            waiting = max(0, waiting - 1)
+            continue
+        if waiting:
+            yield f"template: messages[{index}]: {waiting} calls before it have no result"
+        waiting = len(message.get("tool_calls") or ()) if message["role"] == "assistant" else 0
+    if waiting:
+        yield f"template: {waiting} calls have no result"
+
+
+def _of_tools(body: dict[str, Any]) -> Iterator[str]:
+    for index, tool in enumerate(body.get("tools") or ()):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not function.get("name"):
+            yield f"tools[{index}]: a tool is a function with a name"
+        elif not isinstance(function.get("parameters", {}), dict):
+            yield f"{_STRUCT} into Go struct field ToolFunction.tools.function.parameters"
+
+
+def _of_thinking(messages: list[dict[str, Any]], issued: Issued | None) -> Iterator[str]:
+    for index, message in enumerate(messages):
+        if issued is not None and message.get("thinking") and message["thinking"] not in issued.signatures.values():
+            yield f"messages[{index}].thinking: this model never thought that"
+
+
+# --- what it answers -------------------------------------------------------------------------------------------------
+
+
+def refusal(status: int, message: str) -> dict[str, Any]:
+    """An error as this API says it."""
+    return {"error": message}
+
+
+def is_streamed(path: str, body: dict[str, Any]) -> bool:
+    """Whether the answer is to be streamed: unless it was said otherwise."""
+    return body.get("stream") is not False
+
+
+def model_of(path: str, body: dict[str, Any]) -> str:
+    """The model that is asked."""
+    return str(body.get("model", ""))
+
+
+def whole(parts: list[Part], model: str, issued: Issued) -> dict[str, Any]:
+    """The answer at once. Calls have no ids here."""
+    seed = issued.next_answer()
+    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    for part in parts:
+        match part:
+            case Say(text):
+                message["content"] += text
+            case Think(text):
+                message["thinking"] = message.get("thinking", "") + text
+            case Call(name, value):
+                calls = message.setdefault("tool_calls", [])
+                calls.append({"function": {"index": len(calls), "name": name, "arguments": value}})
+    if "thinking" in message:
+        issued.sign(message["thinking"], seed)
+    return {**_top(model), "message": message, **_END}
+
+
+_END: Final = {
+    "done": True,
+    "done_reason": "stop",
+    "total_duration": 3,
+    "load_duration": 1,
+    "prompt_eval_count": 11,
+    "prompt_eval_duration": 1,
+    "eval_count": 7,
+    "eval_duration": 1,
+}
+
+
+def _top(model: str) -> dict[str, Any]:
+    return {"model": model, "created_at": "2026-01-01T12:00:00Z"}
+
+
+def streamed(parts: list[Part], model: str, issued: Issued) -> list[bytes]:
+    """The same answer in pieces, one JSON object a line."""
+    message = whole(parts, model, issued)["message"]
+    said: list[dict[str, Any]] = []
+    if message.get("thinking"):
+        said.extend({"content": "", "thinking": piece} for piece in pieces_of(message["thinking"]))
+    if message["content"]:
+        said.extend({"content": piece} for piece in pieces_of(message["content"]))
+    said.extend({"content": "", "tool_calls": [call]} for call in message.get("tool_calls", ()))
+    lines = [{**_top(model), "message": {"role": "assistant", **piece}, "done": False} for piece in said]
+    lines.append({**_top(model), "message": {"role": "assistant", "content": ""}, **_END})
+    return [f"{json_text(line)}\n".encode() for line in lines]

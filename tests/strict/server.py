@@ -1,0 +1,192 @@
+"""The fakes on real sockets: a strict provider of a dialect, as a small server on this machine.
+
+    async with strict_provider("anthropic") as fake:
+        fake.answer_with(think("Hm."), call("read_file", {"path": "README.md"}))
+        fake.say("It is Foo.")
+        …                       # ask fake.base_url, whole or streamed
+        assert fake.refused == []
+
+Each request is judged by the fake of its dialect: what the real provider refuses is refused with its status and in its
+words, and stands in ``refused``. Everything else is answered with what was scripted, in order, and then with a sentence
+derived from the request. Signatures that the fake issued are remembered, others refused. The one rule: a fake writes its
+answers itself and imports no dialect, so that a mistake of ours does not agree with itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import pkgutil
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Literal
+
+import msgspec
+from aiohttp import web
+
+from tests.strict.said import Call, Issued, Part, Say, Think, json_text, last_words
+
+Signatures = Literal["issued", "any"]
+_PARTS_OF_THIS: Final = ("conftest", "said", "server", "shape")
+_MAX_BODY: Final = 64 * 1024 * 1024
+
+
+def fakes() -> dict[str, ModuleType]:
+    """Every fake there is, by the name of its dialect."""
+    names = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])]
+    names = [name for name in names if name not in _PARTS_OF_THIS and not name.startswith("test_")]
+    return {name: importlib.import_module(f"tests.strict.{name}") for name in names}
+
+
+def refusals(dialect: str, body: Any, issued: Issued | None = None, model: str = "") -> list[str]:
+    """Why the provider of a dialect would refuse a request; nothing if it would not."""
+    found: list[str] = fakes()[dialect].refusals(body, issued, model)
+    return found
+
+
+class Received(msgspec.Struct, frozen=True):
+    """One request, as it arrived, and what was found wrong with it."""
+
+    path: str
+    headers: dict[str, str]  # their names in lower case
+    body: Any
+    refusals: tuple[str, ...]
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    status: int
+    message: str
+    headers: dict[str, str]
+
+
+class StrictProvider:
+    """A strict fake that listens."""
+
+    def __init__(
+        self, dialect: str, *, signatures: Signatures = "issued", needs_key: bool = True, seed: str = ""
+    ) -> None:
+        self.dialect = dialect
+        self.fake = fakes()[dialect]
+        self.issued = Issued(seed or dialect)
+        self.received: list[Received] = []
+        self.base_url = ""  # as a provider's row has it: what comes before the path of the dialect
+        self._signatures = signatures
+        self._needs_key = needs_key
+        self._script: deque[list[Part] | _Failure] = deque()
+        self._cuts: deque[int | None] = deque()
+
+    @property
+    def bodies(self) -> list[Any]:
+        """What was asked, in order."""
+        return [received.body for received in self.received]
+
+    @property
+    def refused(self) -> list[str]:
+        """Everything that was found wrong, in order."""
+        return [text for received in self.received for text in received.refusals]
+
+    def answer_with(self, *parts: Part) -> None:
+        """One more answer, of these parts in this order."""
+        self._script.append(list(parts))
+        self._cuts.append(None)
+
+    def say(self, text: str, *, thinking: str = "") -> None:
+        """One more answer: words."""
+        self.answer_with(*([Think(thinking)] if thinking else []), Say(text))
+
+    def call(self, name: str, input: dict[str, Any] | None = None, *, thinking: str = "") -> None:  # noqa: A002
+        """One more answer: a call."""
+        self.answer_with(*([Think(thinking)] if thinking else []), Call(name, input or {}))
+
+    def fail(self, status: int, message: str = "busy", headers: Mapping[str, str] | None = None) -> None:
+        """One more answer: an error in the provider's shape, whatever is asked."""
+        self._script.append(_Failure(status, message, dict(headers or {})))
+        self._cuts.append(None)
+
+    def cut(self, after_bytes: int, *parts: Part) -> None:
+        """One more answer whose stream breaks off after so many bytes."""
+        self._script.append(list(parts))
+        self._cuts.append(after_bytes)
+
+    async def respond(self, request: web.Request) -> web.StreamResponse:
+        """Judge a request and answer it."""
+        raw = await request.read()
+        try:
+            body = msgspec.json.decode(raw)
+        except msgspec.DecodeError as error:
+            return self._refusal(request, None, 400, [f"We could not parse the JSON body of your request. ({error})"])
+        if self.fake.PATH.fullmatch(request.path) is None:
+            return self._refusal(request, body, 404, [f"Not found: {request.path}"])
+        if (
+            self._needs_key
+            and self.fake.KEY_HEADERS
+            and not any(name in request.headers for name in self.fake.KEY_HEADERS)
+        ):
+            return self._refusal(request, body, 401, ["You did not provide a key."])
+        issued = self.issued if self._signatures == "issued" else None
+        model = self.fake.model_of(request.path, body)
+        found = self.fake.refusals(body, issued, model)
+        if found:
+            return self._refusal(request, body, 400, found)
+        self._receive(request, body, ())
+        return await self._answer(request, body, model)
+
+    async def _answer(self, request: web.Request, body: Any, model: str) -> web.StreamResponse:
+        scripted = self._script.popleft() if self._script else [last_words(json_text(body))]
+        cut = self._cuts.popleft() if self._cuts else None
+        if isinstance(scripted, _Failure):
+            return self._error(scripted.status, scripted.message, scripted.headers)
+        if not self.fake.is_streamed(request.path, body):
+            return web.json_response(self.fake.whole(scripted, model, self.issued), dumps=json_text)
+        return await self._stream(request, self.fake.streamed(scripted, model, self.issued), cut)
+
+    async def _stream(self, request: web.Request, chunks: list[bytes], cut: int | None) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": self.fake.STREAM_TYPE})
+        await response.prepare(request)
+        for chunk in chunks if cut is None else _first_bytes(chunks, cut):
+            await response.write(chunk)
+        if cut is None:
+            await response.write_eof()
+        elif request.transport is not None:
+            request.transport.close()  # without the end that the framing of HTTP would have
+        return response
+
+    def _refusal(self, request: web.Request, body: Any, status: int, found: list[str]) -> web.Response:
+        self._receive(request, body, tuple(found))
+        return self._error(status, found[0], getattr(self.fake, "ERROR_HEADERS", {}))
+
+    def _error(self, status: int, message: str, headers: Mapping[str, str]) -> web.Response:
+        return web.json_response(self.fake.refusal(status, message), status=status, headers=headers)
+
+    def _receive(self, request: web.Request, body: Any, found: tuple[str, ...]) -> None:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.received.append(Received(request.path, headers, body, found))
+
+
+def _first_bytes(chunks: list[bytes], count: int) -> Iterator[bytes]:
+    data = b"".join(itertools.chain(chunks))[:count]
+    yield from (data[at : at + 64] for at in range(0, len(data), 64))
+
+
+@asynccontextmanager
+async def strict_provider(
+    dialect: str, *, signatures: Signatures = "issued", needs_key: bool = True, seed: str = ""
+) -> AsyncIterator[StrictProvider]:
+    """A strict fake of that dialect, listening on this machine until the block ends."""
+    made = StrictProvider(dialect, signatures=signatures, needs_key=needs_key, seed=seed)
+    app = web.Application(client_max_size=_MAX_BODY)
+    app.router.add_route("POST", "/{path:.*}", made.respond)
+    running = web.AppRunner(app)
+    await running.setup()
+    try:
+        site = web.TCPSite(running, "127.0.0.1", 0)
+        await site.start()
+        assert site._server is not None
+        port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        made.base_url = f"http://127.0.0.1:{port}{made.fake.BASE_PATH}"
+        yield made
+    finally:
+        await running.cleanup()

@@ -1,0 +1,70 @@
+"""Checks that several fakes share: known fields, base64 that decodes, pictures that are what they claim to be.
+
+Each returns what is wrong, or nothing; the fake finds the provider's own words for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+_MAGIC: Final = {
+    "image/png": (b"\x89PNG\r\n\x1a\n",),
+    "image/jpeg": (b"\xff\xd8\xff",),
+    "image/gif": (b"GIF87a", b"GIF89a"),
+    "image/webp": (b"RIFF",),
+    "application/pdf": (b"%PDF",),
+}
+TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+PLAIN_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
+
+
+def decoded(data: object) -> bytes | None:
+    """The bytes of base64 text; ``None`` if it is none."""
+    if not isinstance(data, str) or not data:
+        return None
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def looks_like(data: bytes) -> str | None:
+    """The media type that the first bytes tell, of those that can be told."""
+    for media_type, beginnings in _MAGIC.items():
+        if data.startswith(beginnings) and (media_type != "image/webp" or data[8:12] == b"WEBP"):
+            return media_type
+    return None
+
+
+def unknown_keys(value: dict[str, Any], known: Collection[str]) -> Iterator[str]:
+    """Keys that the API does not have."""
+    yield from (key for key in value if key not in known)
+
+
+def data_url(text: str) -> tuple[str, str] | None:
+    """Media type and base64 text of a data URL."""
+    found = re.fullmatch(r"data:([\w.+/-]+);base64,(.*)", text, flags=re.DOTALL)
+    return (found[1], found[2]) if found else None
+
+
+def schema_problems(schema: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What is no JSON Schema at all, with its path."""
+    if not isinstance(schema, dict):
+        yield where, "is not an object"
+        return
+    kind = schema.get("type")
+    if kind == "array" and "items" not in schema and "prefixItems" not in schema:
+        yield where, "array schema missing items"
+    properties = schema.get("properties")
+    if isinstance(properties, dict):
+        for name, inner in properties.items():
+            yield from schema_problems(inner, (*where, "properties", name))
+    if isinstance(schema.get("items"), dict):
+        yield from schema_problems(schema["items"], (*where, "items"))
+    required = schema.get("required")
+    if required is not None and not (isinstance(required, list) and all(isinstance(name, str) for name in required)):
+        yield where, "required is not a list of names"
