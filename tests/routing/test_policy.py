@@ -139,7 +139,7 @@ def test_a_pattern_that_would_take_forever_elsewhere_takes_no_time() -> None:
 
 
 def test_a_pattern_is_searched_in_any_language() -> None:
-    assert holds({"message_matches": "ошиб[^ ]а$"}, "это ошибка")
+    assert holds({"message_matches": "ошиб..$"}, "это ошибка")
     assert holds({"message_matches": "😀."}, "😀!")
 
 

@@ -65,8 +65,9 @@ INTENTS: Final = {
     "extract": "extract parse classify label json csv table",
 }
 _INTENT_OF_WORD: Final = {word: intent for intent, words in INTENTS.items() for word in words.split()}
+_TOKEN: Final = re.compile(r"[\w.~/-]+")
 _WORD: Final = re.compile(r"[a-z]+")
-_PATH: Final = re.compile(r"[\w.~/-]+")
+_NO_FILES: Final = ("e.g", "i.e")
 _EXTENSION: Final = re.compile(r"[\w~-]\.([A-Za-z]\w{0,9})\Z")
 _MOST_NAMES: Final = 16  # of one kind; a message may be a listing of thousands of files
 _LONGEST_TEXT: Final = 100_000  # what is behind it tells nothing new about what is asked for
@@ -83,8 +84,9 @@ def fingerprint_of(
 ) -> Fingerprint:
     """The fingerprint of a turn that begins with this text."""
     head = text[:_LONGEST_TEXT]
-    paths = [path.rstrip(".") for path in _PATH.findall(head) if "." in path or "/" in path]
-    words = _WORD.findall(head.lower())
+    tokens = [token.rstrip(".") for token in _TOKEN.findall(head)]
+    paths = [token for token in tokens if _is_path(token)]
+    words = [word for token in tokens if not _is_path(token) for word in _WORD.findall(token.lower())]
     return Fingerprint(
         intent_tags=_few(_INTENT_OF_WORD[word] for word in words if word in _INTENT_OF_WORD),
         file_extensions=_few(f".{found[1].lower()}" for path in paths if (found := _EXTENSION.search(path[-16:]))),
@@ -99,6 +101,13 @@ def fingerprint_of(
 def _few(names: Iterable[str]) -> tuple[str, ...]:
     """The first few different names, sorted."""
     return tuple(sorted(list(dict.fromkeys(names))[:_MOST_NAMES]))
+
+
+def _is_path(token: str) -> bool:
+    """Whether it looks like a file or a folder: src/cart.py, cart.py, ./src, a/b/c; and/or does not."""
+    if token.lower() in _NO_FILES:
+        return False
+    return _EXTENSION.search(token[-16:]) is not None or token.count("/") > 1 or token.startswith(("/", "./", "~/"))
 
 
 def _first_folder(path: str) -> str:

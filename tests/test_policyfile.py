@@ -1,0 +1,152 @@
+"""The file of a routing policy: where it is, when it is read, and what holds while it is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from dragoman.errors import PolicyError
+from dragoman.policyfile import MAX_BYTES, PolicyFile, document_from, places_of, policy_from_file
+from dragoman.routing import Policy
+from tests.routing.models import REGISTRY
+
+GOOD = "schema_version: 1\nglobal_default: big\n"
+OTHER = "schema_version: 1\nglobal_default: quick\n"
+BAD = "schema_version: 1\nglobal_default: nobody\ntiers: {}\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    place = tmp_path / ".dragoman" / "routing.yaml"
+    place.parent.mkdir()
+    return place
+
+
+@pytest.fixture
+def source(file: Path, tmp_path: Path) -> PolicyFile:
+    return PolicyFile.of_workspace(tmp_path, REGISTRY, environment={"XDG_CONFIG_HOME": str(tmp_path / "config")})
+
+
+def write(file: Path, text: str, age_s: int = 0) -> None:
+    """Write the file as if it had been a while ago, so that every text has a time of its own."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, "utf-8")
+    os.utime(file, (1_800_000_000 - age_s, 1_800_000_000 - age_s))
+
+
+def test_a_missing_file_is_an_empty_policy(source: PolicyFile) -> None:
+    read = source.read()
+    assert (read.policy, read.path, read.version, read.errors) == (Policy(), None, "", ())
+
+
+def test_a_file_is_read_again_when_it_changes_and_its_version_is_the_hash_of_its_text(
+    source: PolicyFile, file: Path
+) -> None:
+    write(file, GOOD, age_s=20)
+    first = source.read()
+    assert (first.policy.global_default, first.path, first.is_news) == ("acme:big", str(file), True)
+    assert first.version == hashlib.sha256(GOOD.encode()).hexdigest()
+    again = source.read()
+    assert again.policy is first.policy
+    assert not again.is_news
+    write(file, OTHER)
+    assert source.read().policy.global_default == "bolt:quick"
+
+
+def test_while_a_file_is_wrong_the_last_good_one_holds_and_its_errors_are_news_once(
+    source: PolicyFile, file: Path
+) -> None:
+    write(file, GOOD, age_s=20)
+    good = source.read()
+    write(file, BAD, age_s=10)
+    wrong = source.read()
+    assert (wrong.policy, wrong.version, wrong.is_news) == (good.policy, good.version, True)
+    assert wrong.invalid_payload() == {
+        "policy_path": str(file),
+        "errors": [
+            "$.global_default: no model 'nobody'",
+            "$.tiers: all of fast, balanced, deep are needed; fast, balanced, deep is missing",
+        ],
+        "using_last_known_good": True,
+    }
+    again = source.read()
+    assert (again.errors, again.is_news) == (wrong.errors, False)
+    write(file, OTHER)
+    mended = source.read()
+    assert (mended.policy.global_default, mended.errors) == ("bolt:quick", ())
+
+
+def test_a_file_that_was_wrong_from_the_beginning_leaves_an_empty_policy(source: PolicyFile, file: Path) -> None:
+    write(file, BAD)
+    read = source.read()
+    assert (read.policy, read.version, read.uses_last_good) == (Policy(), "", False)
+
+
+def test_a_file_that_is_taken_away_takes_its_policy_along(source: PolicyFile, file: Path) -> None:
+    write(file, GOOD)
+    source.read()
+    file.unlink()
+    assert source.read().policy == Policy()
+    write(file, BAD)
+    assert source.read().policy == Policy()
+
+
+def test_the_first_place_that_has_a_file_counts(source: PolicyFile, file: Path, tmp_path: Path) -> None:
+    places = places_of(tmp_path, {"XDG_CONFIG_HOME": str(tmp_path / "config")})
+    assert [place.relative_to(tmp_path).as_posix() for place in places] == [
+        ".dragoman/routing.yaml",
+        ".metis/routing.yaml",
+        "config/dragoman/routing.yaml",
+    ]
+    seen = []
+    for place, model in zip(reversed(places), ("deep", "quick", "big"), strict=True):
+        write(place, f"schema_version: 1\nglobal_default: {model}\n")
+        seen.append(source.read().policy.global_default)
+    assert seen == ["bolt:deep", "bolt:quick", "acme:big"]
+    write(file, BAD, age_s=5)  # a wrong file is not passed over: the last good one of the same place holds
+    assert source.read().policy.global_default == "acme:big"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("schema_version: 1\nrules: [\n", "line 3, column 1"),
+        ("schema_version: 1\nglobal_default: big\nglobal_default: quick\n", "the key 'global_default' is there twice"),
+        ("a: &x [1]\nb: *x\n", "references (*) are not taken here"),
+        ("a: !!python/object:os.system {}\n", "could not determine a constructor"),
+        ("a: 2026-13-45\n", "month must be in"),
+        ("[" * 100_000, "recursion"),
+        ("a: \x00\n", "special characters"),
+    ],
+)
+def test_what_is_not_plain_yaml_is_told_with_its_place(text: str, told: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        document_from(text.encode(), "routing.yaml")
+    assert told in str(caught.value)
+    assert len(caught.value.problems) == 1
+
+
+def test_a_file_that_is_too_large_not_text_or_no_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "routing.yaml"
+    for content, told in ((b"#" * (MAX_BYTES + 1), "larger than"), (b"a: \xff\xfe\xff", "not YAML"), (b"", "mapping")):
+        file.write_bytes(content)
+        with pytest.raises(PolicyError, match=told):
+            policy_from_file(file, REGISTRY)
+    for place in (tmp_path, tmp_path / "nowhere.yaml"):
+        with pytest.raises(PolicyError, match="no such file"):
+            policy_from_file(place, REGISTRY)
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(source: PolicyFile, file: Path) -> None:
+    os.mkfifo(file)
+    assert source.read().errors == ("$: there is no such file",)
+
+
+def test_a_time_of_day_may_stand_without_quotes(tmp_path: Path) -> None:
+    file = tmp_path / "routing.yaml"
+    text = "schema_version: 1\nrules:\n- when: {time_of_day_between: [22:00, 06:00]}\n  use: big\n"
+    file.write_text(text, "utf-8")
+    assert policy_from_file(file, REGISTRY).rules[0].name == "rule_0"
