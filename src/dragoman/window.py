@@ -93,10 +93,11 @@ class _History:
         spent = self._spent()
         following = 0  # the first of the possible cuts that was not taken yet
         cut = 0
-        for turn, end in enumerate([*self._starts[1:], len(self._messages)]):
+        for turn in range(1, len(self._starts) + 1):
+            end = self._starts[turn] if turn < len(self._starts) else len(self._messages)
             if spent[end] - spent[cut] <= room:
                 continue
-            last = self._last_cut(turn + 1)
+            last = self._last_cut(turn)
             while following < last and spent[end] - spent[cut] > room * _KEPT_AFTER_A_CUT:
                 cut = self._cuts[following]
                 following += 1
