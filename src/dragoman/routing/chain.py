@@ -265,7 +265,7 @@ def _pattern(facts: TurnFacts, here: PolicyHere, samples: Sequence[PatternSample
     settings = here.pattern
     if not settings.enabled:
         return _slot("pattern", None, "", "pattern is switched off")
-    found = recommend(facts.fingerprint(), samples, settings)
+    found = recommend(facts.fingerprint(), samples, settings) if samples else None
     if found is None:
         return _slot("pattern", None, "", "no evaluations recorded")
     best, confidence = found.best, found.confidence

@@ -11,6 +11,7 @@ of top folders, and no sentence. The one rule: the same samples in the same orde
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -42,7 +43,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     intent_tags: tuple[str, ...] = ()  # what is asked for, by the words of INTENTS
     file_extensions: tuple[str, ...] = ()  # of files that the message names, with the dot, in small letters
     tool_names: tuple[str, ...] = ()  # called in the session so far
-    path_buckets: tuple[str, ...] = ()  # first folders of the paths that the message names
+    path_buckets: tuple[str, ...] = ()  # first folders of the paths that the message names, in small letters
     side_effects: tuple[str, ...] = ()  # what the tools that were called can do: read, write, execute, …
     token_bucket: str = ""  # how long the prompt is, roughly
     has_images: bool = False  # whether the model would be shown any
@@ -66,11 +67,10 @@ INTENTS: Final = {
 }
 _INTENT_OF_WORD: Final = {word: intent for intent, words in INTENTS.items() for word in words.split()}
 _TOKEN: Final = re.compile(r"[\w.~/-]+")
-_WORD: Final = re.compile(r"[a-z]+")
 _NO_FILES: Final = ("e.g", "i.e")
-_EXTENSION: Final = re.compile(r"[\w~-]\.([A-Za-z]\w{0,9})\Z")
+_EXTENSION: Final = re.compile(r"[\w~-]\.([a-z]\w{0,9})\Z")
 _MOST_NAMES: Final = 16  # of one kind; a message may be a listing of thousands of files
-_LONGEST_TEXT: Final = 100_000  # what is behind it tells nothing new about what is asked for
+_LONGEST_TEXT: Final = 20_000  # what is behind it tells nothing new about what is asked for
 _TOKEN_BUCKETS: Final = ((1_000, "<1k"), (4_000, "<4k"), (16_000, "<16k"), (64_000, "<64k"), (256_000, "<256k"))
 
 
@@ -83,13 +83,12 @@ def fingerprint_of(
     side_effects: Iterable[str] = (),
 ) -> Fingerprint:
     """The fingerprint of a turn that begins with this text."""
-    head = text[:_LONGEST_TEXT]
-    tokens = [token.rstrip(".") for token in _TOKEN.findall(head)]
-    paths = [token for token in tokens if _is_path(token)]
-    words = [word for token in tokens if not _is_path(token) for word in _WORD.findall(token.lower())]
+    head = text[:_LONGEST_TEXT].lower()
+    tokens = dict.fromkeys(token.rstrip(".") for token in _TOKEN.findall(head))
+    paths = [token for token in tokens if ("." in token or "/" in token) and _is_path(token)]
     return Fingerprint(
-        intent_tags=_few(_INTENT_OF_WORD[word] for word in words if word in _INTENT_OF_WORD),
-        file_extensions=_few(f".{found[1].lower()}" for path in paths if (found := _EXTENSION.search(path[-16:]))),
+        intent_tags=_few(_INTENT_OF_WORD[token] for token in tokens if token in _INTENT_OF_WORD),
+        file_extensions=_few(f".{found[1]}" for path in paths if (found := _EXTENSION.search(path[-16:]))),
         tool_names=_few(tool_names),
         path_buckets=_few(bucket for path in paths if (bucket := _first_folder(path))),
         side_effects=_few(str(effect) for effect in side_effects),
@@ -105,7 +104,7 @@ def _few(names: Iterable[str]) -> tuple[str, ...]:
 
 def _is_path(token: str) -> bool:
     """Whether it looks like a file or a folder: src/cart.py, cart.py, ./src, a/b/c; and/or does not."""
-    if token.lower() in _NO_FILES:
+    if token in _NO_FILES:
         return False
     return _EXTENSION.search(token[-16:]) is not None or token.count("/") > 1 or token.startswith(("/", "./", "~/"))
 
@@ -127,9 +126,10 @@ def similarity(one: Fingerprint, other: Fingerprint) -> float:
 
 def _jaccard(one: tuple[str, ...], other: tuple[str, ...]) -> float:
     """The share of what is in both in what is in either; two empty sets are alike."""
-    first, second = set(one), set(other)
-    either = first | second
-    return len(first & second) / len(either) if either else 1.0
+    if one == other:
+        return 1.0
+    both = len(set(one).intersection(other))
+    return both / (len(one) + len(other) - both)
 
 
 # --- what worked -----------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def recommend(
     """What the nearest samples recommend; none if there are no samples. Of equals the earlier sample is nearer."""
     if not samples:
         return None
-    nearest = sorted(samples, key=lambda sample: -similarity(fingerprint, sample.fingerprint))[:NEAREST]
+    nearest = heapq.nlargest(NEAREST, samples, key=lambda sample: similarity(fingerprint, sample.fingerprint))
     groups: dict[str, list[PatternSample]] = {}
     for sample in nearest:
         groups.setdefault(sample.primary_model, []).append(sample)
