@@ -165,7 +165,8 @@ class Bus:
         self.strict = strict
         self.catalogue: Mapping[str, type[Payload]] = catalogue_of((*CATALOGUE.values(), *payloads))
         self._clock_us = clock_us
-        self._ids = ids or UlidSource(lambda: clock_us() // 1_000, lambda: secrets.randbits(80)).next
+        self._now_us = 0  # of the newest event, so that its id and its time are of the same moment
+        self._ids = ids or UlidSource(lambda: self._now_us // 1_000, lambda: secrets.randbits(80)).next
         self._limit = limit
         self._waiting: deque[tuple[Event, Subscription | None]] = deque()  # each with whom it is not for
         self._subscriptions: dict[Subscription, asyncio.Task[None] | None] = {}
@@ -240,9 +241,10 @@ class Bus:
         if not session_id:
             raise EventError("it belongs to no session", where=f"event {said.event_type}", remedy='Say "system"')
         payload, data = checked(said)
+        self._now_us = self._clock_us()
         return Event(
             id=self._ids(),
-            timestamp_us=self._clock_us(),
+            timestamp_us=self._now_us,
             session_id=session_id,
             turn_id=turn_id,
             parent_event_id=parent.id if isinstance(parent, Event) else parent,
@@ -340,10 +342,13 @@ class Bus:
         return subscription
 
     async def unsubscribe(self, subscription: Subscription, timeout_s: float = 5.0) -> None:
-        """Deliver what waits for a subscriber, and tell it nothing more."""
+        """Deliver what was emitted so far to a subscriber, and tell it nothing more."""
         if subscription not in self._subscriptions:
             return
-        task = self._subscriptions.pop(subscription)
+        if self._dispatching not in (None, asyncio.current_task()):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_quiet.wait(), timeout_s)
+        task = self._subscriptions.pop(subscription, None)
         subscription.end()
         if task is not None:
             await _ended_in_time({task}, timeout_s)
