@@ -32,6 +32,7 @@ _PLACEHOLDER: Final = '"sha256:'
 _message: Final = value.unchecked(Message)
 _content_from: Final = msgspec.json.Decoder(tuple[ContentBlock, ...]).decode
 _metadata_from: Final = msgspec.json.Decoder(MessageMetadata).decode
+_packed: Final = msgspec.msgpack.Encoder().encode
 _ROLES: Final = {role.value: role for role in Role}
 _NOT_SO_FAST: Final = (*value.NOT_SO_FAST, KeyError)
 
@@ -164,12 +165,10 @@ def _bytes_of(literal: str) -> tuple[bytes, str]:
 
 
 def hash_of(session_id: str, seq: int, columns: Columns) -> bytes:
-    """SHA-256 over everything that a row says."""
+    """SHA-256 over everything that a row says, in MessagePack, which has one way to write each value."""
     c = columns
-    return sha256(
-        f"{session_id}\n{seq}\n{c.id}\n{c.role}\n{c.created_at}\n{c.schema_version}\n{c.status}\n{c.unknown_json}\n"
-        f"{c.blobs_json}\n{c.metadata_json}\n{c.content_json}".encode()
-    ).digest()
+    said = (session_id, seq, c.id, c.role, c.created_at, c.schema_version, c.status, c.unknown_json, c.blobs_json)
+    return sha256(_packed((*said, c.metadata_json, c.content_json))).digest()
 
 
 def message_from(session_id: str, seq: int, columns: Columns, hash_: bytes, blobs: Mapping[str, bytes]) -> Message:

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 _QUIET_S: Final = 0.3  # how long nothing was stored before the index follows,
 _PATIENCE_S: Final = 3.0  # but it waits no longer than this
-_REST: Final = 2  # pauses between transactions, as a multiple of the time that the last one took
+_REST: Final = 2  # pauses between transactions, as a multiple of the time that the last one took,
+_LONG_REST: Final = 20  # and while somebody is storing
 _SESSIONS_AT_ONCE: Final = 50
 _ALL: Final = 2**31
 _GENTLY: Final = (50, 20_000)  # messages that are read, and characters that are put in one transaction,
@@ -165,7 +166,8 @@ class Searching:
                 for pieces in await self._pieces(found, _GENTLY[1]):
                     if not await self._store._write(indexes.put(self._store.engine, pieces)):
                         return
-                    await asyncio.sleep((clock() - begun) * _REST)
+                    is_quiet = clock() - self._stored_at > _QUIET_S
+                    await asyncio.sleep((clock() - begun) * (_REST if is_quiet else _LONG_REST))
                     begun = clock()
 
     async def catch_up(self, session_id: str | None = None) -> None:

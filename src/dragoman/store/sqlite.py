@@ -1,8 +1,10 @@
 """SQLite: one file, one writer at a time, power-safe.
 
-All writing of a process goes through one thread and one connection. What waits while a commit is under way is committed
-together with the next one, so that many writers share the price of one sync. Several processes take turns by a lock
-file beside the database, at which they wait without polling. Reading has connections of its own and never waits.
+All writing of a process goes through one connection, and as a rule through one thread. What waits while a commit is
+under way is committed together with the next one, so that many writers share the price of one sync. A single write on a
+disk that has been quick so far is done where it was asked for, because to change threads would take longer. Several
+processes take turns by a lock file beside the database, at which they wait without polling. Reading has connections of
+its own and never waits.
 
 The one rule: nothing is acknowledged before the commit that holds it has returned with ``synchronous=FULL``. A setting
 that would make this a lie is found at the start, and the store is not opened.
@@ -21,6 +23,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final
 
 import apsw
@@ -43,6 +46,10 @@ _PAGE_SIZE: Final = 2048  # a message seldom fills a whole number of pages: with
 _BUSY_MS: Final = 60_000
 _MOST_AT_ONCE: Final = 512
 _READERS: Final = 2
+_LOG_PAGES: Final = 1_000  # in the log beside the database, before they are copied into it
+_QUICK_S: Final = 0.001  # a commit that blocks nobody for longer than a message takes to be translated
+_UNKNOWN_S: Final = 0.05  # what is assumed of a disk at first
+_FORGETTING: Final = 0.8  # what a slow commit still counts for, at each one after it
 _SETTINGS: Final = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "mmap_size": 0}
 _EXACT: Final = Context(prec=5_000, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
 _MOUNTS: Final = Path("/proc/self/mounts")
@@ -51,6 +58,7 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _FAR_AWAY: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "glusterfs", "ceph")
 
 Job = tuple[Operation[Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+_LOOK_AROUND: Final[Any] = object()  # among the jobs: there is something to be done that nobody waits for
 
 
 class SqliteStore(Store):
@@ -73,10 +81,13 @@ class SqliteStore(Store):
         self._writing: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._reading: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._writer: _Writer | None = None
+        self._asked_now: list[Job] = []  # what one turn of the event loop has asked to be written
 
     async def open(self) -> None:
         connection = await asyncio.to_thread(self._opened)
-        self._start(_Writer(connection, self._writing, self._lock(), self._connection))
+        self._writer = _Writer(connection, self._writing, self._lock(), self._connection)
+        self._start(self._writer)
         if self.path is None:
             self._reading = self._writing
             return
@@ -91,6 +102,8 @@ class SqliteStore(Store):
 
     async def close(self) -> None:
         await self.searching.stop()
+        if self._asked_now:
+            self._hand_over()
         self._writing.put(None)
         for _ in self._threads[1:]:
             self._reading.put(None)
@@ -99,18 +112,35 @@ class SqliteStore(Store):
             await asyncio.to_thread(thread.join)
 
     async def _write(self, operation: Operation[Result]) -> Result:
-        return await self._asked(self._writing, operation)
+        loop, future = self._promised(operation)
+        waiting = self._asked_now
+        if not waiting:
+            loop.call_soon(self._hand_over)  # whoever else is about to write comes first
+        elif waiting[0][1] is not loop:
+            self._writing.put((operation, loop, future))
+            return await future
+        waiting.append((operation, loop, future))
+        return await future
+
+    def _hand_over(self) -> None:
+        """Write what was asked for: here, if it is one thing and will not take long, or else in the writer's thread."""
+        jobs, self._asked_now = self._asked_now, []
+        if len(jobs) == 1 and self._writer is not None and (outcomes := self._writer.committed_here(jobs)) is not None:
+            _resolve([(jobs[0][2], outcomes[0])])
+            return
+        for job in jobs:
+            self._writing.put(job)
 
     async def _read(self, operation: Operation[Result]) -> Result:
-        return await self._asked(self._reading, operation)
+        loop, future = self._promised(operation)
+        self._reading.put((operation, loop, future))
+        return await future
 
-    async def _asked(self, jobs: queue.SimpleQueue[Job | None], operation: Operation[Result]) -> Result:
+    def _promised(self, _: Operation[Result]) -> tuple[asyncio.AbstractEventLoop, asyncio.Future[Result]]:
         if not self._threads:
             raise StoreUnusableError("it is not open", where=self._where, remedy="Use it inside 'async with'")
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
-        jobs.put((operation, loop, future))
-        return await future
+        return loop, loop.create_future()
 
     @property
     def _where(self) -> str:
@@ -314,18 +344,29 @@ class _WriterLock:
         self._path = path
         self._descriptor: int | None = None
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def take(self, *, wait: bool = True) -> bool:
+        """Wait for it to be ours, or say whether it is."""
         if self._path is None or fcntl is None:
-            yield
-            return
+            return True
         if self._descriptor is None:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def give_back(self) -> None:
+        if self._descriptor is not None and fcntl is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        self.take()
         try:
             yield
         finally:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self.give_back()
 
     def close(self) -> None:
         if self._descriptor is not None:
@@ -407,50 +448,117 @@ class _Writer:
         self._lock = lock
         self._reconnect = reconnect
         self._is_lost = False
+        self._busy = threading.Lock()
+        self._slowest_s = _UNKNOWN_S  # that a commit took lately; what is long ago counts less and less
+        self._log_pages = 0  # that were in the log beside the database after the last commit
+        self._follow(connection)
+
+    def _follow(self, connection: apsw.Connection) -> None:
+        """Copy the log into the database when nobody waits for it, rather than in the middle of a commit."""
+
+        def note(_: apsw.Connection, __: str, pages: int) -> int:
+            self._log_pages = pages
+            return apsw.SQLITE_OK
+
+        connection.set_wal_hook(note)
 
     def work(self) -> None:
         is_over = False
         while not is_over:
-            first = self._jobs.get()
-            jobs, is_over = self._waiting(first) if first is not None else ([], True)
+            jobs, is_over = self._waiting(self._jobs.get())
             if jobs:
-                outcomes = self._committed(jobs)
+                with self._busy:
+                    outcomes = self._committed(jobs) or []
                 by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
                 for (_, loop, future), outcome in zip(jobs, outcomes, strict=True):
                     by_loop.setdefault(loop, []).append((future, outcome))
                 for loop, told in by_loop.items():
                     _tell(loop, told)
+            if self._log_pages >= _LOG_PAGES:
+                with self._busy, contextlib.suppress(apsw.Error):  # what cannot be copied now stays in the log
+                    self._log_pages = 0
+                    self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         self._connection.close()
         self._lock.close()
 
-    def _waiting(self, first: Job) -> tuple[list[Job], bool]:
+    def _waiting(self, job: Job | None) -> tuple[list[Job], bool]:
         """This job and whatever waits behind it, and whether that was all there will ever be."""
-        jobs = [first]
-        while len(jobs) < _MOST_AT_ONCE:
+        jobs: list[Job] = []
+        while job is not None:
+            if job is not _LOOK_AROUND:
+                jobs.append(job)
+            if len(jobs) == _MOST_AT_ONCE:
+                return jobs, False
             try:
                 job = self._jobs.get_nowait()
             except queue.Empty:
                 return jobs, False
-            if job is None:
-                return jobs, True
-            jobs.append(job)
-        return jobs, False
+        return jobs, True
 
-    def _committed(self, jobs: list[Job]) -> list[Any]:
-        """What came of each job. If the commit fails, nothing did."""
+    def committed_here(self, jobs: list[Job]) -> list[Any] | None:
+        """What came of the jobs, done in the thread that asks; ``None``, and nothing is done, if that could take long.
+
+        A disk that was quick so far may be slow for once, and then the event loop waits for it, once: from then on the
+        writer's thread does it, until the disk has been quick for a while.
+        """
+        if self._slowest_s > _QUICK_S or self._is_lost or not self._jobs.empty():
+            return None
+        if not self._busy.acquire(blocking=False):
+            return None
+        try:
+            return self._committed(jobs, wait=False)
+        finally:
+            self._busy.release()
+            if self._log_pages >= _LOG_PAGES:
+                self._jobs.put(_LOOK_AROUND)
+
+    def _committed(self, jobs: list[Job], *, wait: bool = True) -> list[Any] | None:
+        """What came of each job; if the commit fails, nothing did. ``None`` if others write and we do not wait."""
         outcomes: list[Any] = []
+        began = perf_counter()
         try:
             if self._is_lost:
                 self._connection, self._is_lost = self._reconnect(), False
-            with self._lock.held(), _transaction(self._connection):
-                for operation, _, _ in jobs:
-                    outcomes.append(self._alone(operation) if len(jobs) > 1 else _ran(self._connection, operation))
+                self._follow(self._connection)
+            if not self._lock.take(wait=wait):
+                return None
+            try:
+                if not self._begun(wait=wait):
+                    return None
+                execute = self._connection.execute
+                try:
+                    if len(jobs) == 1:
+                        outcomes.append(_ran(self._connection, jobs[0][0]))
+                    else:
+                        outcomes.extend(self._alone(operation) for operation, _, _ in jobs)
+                    execute("COMMIT")
+                except BaseException:
+                    if self._connection.in_transaction:
+                        execute("ROLLBACK")
+                    raise
+            finally:
+                self._lock.give_back()
         except Exception as error:  # noqa: BLE001  it is raised where it was asked for
             failed = _Failed(_translated(error, self._connection))
             if isinstance(failed.error, StorageError):
                 self._start_anew()
             return [failed] * len(jobs)
+        self._slowest_s = max(perf_counter() - began, self._slowest_s * _FORGETTING)
         return outcomes
+
+    def _begun(self, *, wait: bool) -> bool:
+        """Whether it is our turn to write, among programs that do not know our lock."""
+        if wait:
+            self._connection.execute("BEGIN IMMEDIATE")
+            return True
+        self._connection.set_busy_timeout(0)
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except apsw.BusyError:
+            return False
+        finally:
+            self._connection.set_busy_timeout(_BUSY_MS)
+        return True
 
     def _alone(self, operation: Operation[Any]) -> Any:
         """One of several jobs of a transaction: what fails takes nothing of the others with it."""

@@ -19,6 +19,7 @@ from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
+from dragoman import value
 from dragoman.blobs import Blobs
 from dragoman.errors import FormatError
 from dragoman.ids import UlidSource
@@ -27,6 +28,7 @@ from dragoman.store import archive, care, collecting, operations, verifying
 from dragoman.store.entries import EntriesRoom
 from dragoman.store.indexes import Filters
 from dragoman.store.operations import Draft, Found, Rows, Statement
+from dragoman.store.recent import Recent
 from dragoman.store.rows import hash_of, message_from
 from dragoman.store.searching import Searching
 from dragoman.store.values import (
@@ -46,6 +48,7 @@ from dragoman.store.values import (
 Result = TypeVar("Result")
 Operation = operations.Operation[Result] | Generator[Statement, Rows, Result]  # the latter can be run once only
 _UNCHANGED: Final[Any] = object()
+_message: Final = value.unchecked(Message)
 _UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -65,6 +68,7 @@ class Store:
         self.clock = clock
         self.searching = Searching(self)
         self.entries = EntriesRoom(self)
+        self._recent = Recent()
         self._ids = UlidSource(lambda: time.time_ns() // 1_000_000, lambda: secrets.randbits(80))
 
     # --- what an engine does -----------------------------------------------------------------------------------------
@@ -243,7 +247,16 @@ class Store:
             raise FormatError(what, where=f"message {message.id}", remedy=f"Append it there, not to {session_id!r}")
         created_at = self.clock() if message.created_at == _UNKNOWN_TIME else message.created_at
         # What is new needs no looking at, and the rest was looked at when the message was made.
-        return msgspec.structs.replace(message, id=self._ids.next(), session_id=session_id, created_at=created_at)
+        return _message(
+            self._ids.next(),
+            session_id,
+            message.role,
+            message.content,
+            message.metadata,
+            created_at,
+            message.schema_version,
+            message.unknown_fields,
+        )
 
     async def update(self, session_id: str, message: Message) -> Row:
         """Put more into a message that is still arriving, or end it; ``ConflictError`` once it has ended."""
@@ -256,15 +269,15 @@ class Store:
 
     async def read(self, session_id: str, after_seq: int = 0, limit: int = 50) -> list[Row]:
         """The messages behind a place, in order: the next page."""
-        return await self._rows(await self._read(operations.read(session_id, after_seq, limit)))
+        return await self._rows(await self._read(operations.page_after(session_id, after_seq, limit, self._recent)))
 
     async def read_back(self, session_id: str, before_seq: int, limit: int = 50) -> list[Row]:
         """The messages before a place, in order: the page before."""
-        return await self._rows(await self._read(operations.read_back(session_id, before_seq, limit)))
+        return await self._rows(await self._read(operations.page_before(session_id, before_seq, limit, self._recent)))
 
     async def tail(self, session_id: str, limit: int = 50) -> list[Row]:
         """The newest messages, in order."""
-        return await self._rows(await self._read(operations.read_back(session_id, None, limit)))
+        return await self._rows(await self._read(operations.page_before(session_id, None, limit, self._recent)))
 
     async def get_message(self, session_id: str, message_id: str) -> Row:
         """The message of that id, or ``UnknownMessageError``."""
@@ -294,11 +307,17 @@ class Store:
             for sha256, data in draft.columns.blobs.items():
                 await self.blobs.put(sha256, data)
 
-    async def _rows(self, found: Sequence[Found]) -> list[Row]:
+    async def _rows(self, found: Iterable[Found | Row]) -> list[Row]:
         rows = []
         for one in found:
+            if isinstance(one, Row):
+                rows.append(one)
+                continue
             blobs = {} if one.columns.blobs_json is None else await self._large(one)
-            rows.append(Row(one.seq, message_from(one.session_id, one.seq, one.columns, one.hash, blobs)))
+            message = message_from(one.session_id, one.seq, one.columns, one.hash, blobs)
+            if not blobs:
+                self._recent.put(one.hash, message, len(one.columns.content_json))
+            rows.append(Row(one.seq, message))
         return rows
 
     async def _large(self, found: Found) -> dict[str, bytes]:
@@ -417,6 +436,7 @@ class Store:
     async def delete_session(self, session_id: str) -> None:
         """Delete a session. Its forks keep their histories, and the totals keep what it has cost."""
         await self._write(care.delete_session(self.engine, session_id, self._ids.next))
+        self._recent.clear()
 
     async def retain(
         self, older_than: timedelta, *, user_id: str | None = None, dry_run: bool = False
@@ -434,6 +454,7 @@ class Store:
         for session in found:
             if await self._write(care.delete_untouched(self.engine, session.id, before, self.clock(), self._ids.next)):
                 gone.append(session)
+        self._recent.clear()
         return gone
 
     async def erase_user(self, user_id: str) -> ErasureReceipt:
@@ -445,6 +466,7 @@ class Store:
         erased = await self._write(
             care.erase_user(self.engine, user_id, f"era_{self._ids.next()}", self.clock(), self._ids.next)
         )
+        self._recent.clear()
         await collecting.finish(self, erased.going)
         await self._scrub()
         return erased.receipt

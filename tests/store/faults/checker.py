@@ -22,6 +22,7 @@ from typing import Any
 
 import apsw
 import asyncpg  # type: ignore[import-untyped]
+import msgspec
 
 from tests.store.faults.traffic import Append, Json, append_named, name_in
 
@@ -178,8 +179,8 @@ def _hashes(messages: Iterable[Json]) -> Iterator[str]:
         "blobs_json",
     )
     for row in messages:
-        said = [str(row[name]) for name in (*columns, "metadata_json", "content_json")]
-        if hashlib.sha256("\n".join(said).encode()).digest() != bytes(row["hash"]):
+        said = [row[name] for name in (*columns, "metadata_json", "content_json")]
+        if hashlib.sha256(msgspec.msgpack.encode(said)).digest() != bytes(row["hash"]):
             yield f"{row['session_id']} {row['seq']}: its hash is wrong"
 
 

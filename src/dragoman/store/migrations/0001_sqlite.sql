@@ -28,14 +28,14 @@ CREATE TABLE messages (
   session_id TEXT NOT NULL REFERENCES sessions (id),
   seq INTEGER NOT NULL,
   role TEXT NOT NULL,
-  content_json TEXT NOT NULL,
-  metadata_json TEXT NOT NULL,
   created_at INTEGER NOT NULL,
   schema_version INTEGER NOT NULL,
   status TEXT NOT NULL,
+  hash BLOB NOT NULL, -- before what is long, so that it is read without it
   unknown_json TEXT,
   blobs_json TEXT,
-  hash BLOB NOT NULL,
+  metadata_json TEXT NOT NULL,
+  content_json TEXT NOT NULL,
   UNIQUE (session_id, seq)
 );
 CREATE UNIQUE INDEX messages_by_id ON messages (session_id, id);
