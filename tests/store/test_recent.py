@@ -1,0 +1,97 @@
+"""What was read lately is given out again only while it is what stands in the table."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from pathlib import Path
+
+import apsw
+
+from dragoman import TextBlock
+from dragoman.message import MessageStatus, ToolUseBlock
+from dragoman.store import Store, open_store
+from dragoman.store.recent import Recent
+from tests.store.conftest import Place
+from tests.store.talk import answered, called, said
+
+
+async def test_a_history_that_is_read_again_is_the_same_messages(store: Store) -> None:
+    session = await store.create_session()
+    await store.append(session.id, [said(f"word {number}") for number in range(6)])
+    first = await store.read(session.id)
+    again = await store.read(session.id)
+    assert again == first
+    assert all(one.message is other.message for one, other in zip(first, again, strict=True))
+    await store.append(session.id, said("one more"))
+    assert [row.seq for row in await store.tail(session.id, 3)] == [5, 6, 7]
+    assert (await store.tail(session.id, 3))[0].message is first[4].message
+
+
+async def test_a_message_that_a_caller_could_change_is_read_anew(store: Store) -> None:
+    session = await store.create_session()
+    await store.append(session.id, called("tu_1"))
+    (row,) = await store.read(session.id)
+    call = next(block for block in row.message.content if isinstance(block, ToolUseBlock))
+    call.input["at"] = "something else"
+    (again,) = await store.read(session.id)
+    (unchanged,) = [block for block in again.message.content if isinstance(block, ToolUseBlock)]
+    assert unchanged.input == {"at": "tu_1"}
+
+
+async def test_what_another_program_has_changed_is_not_given_out_as_it_was(shared_place: Place) -> None:
+    async with shared_place.open() as one, shared_place.open() as other:
+        session = await one.create_session()
+        (row,) = await one.append(session.id, answered("so far", status=MessageStatus.PARTIAL))
+        assert (await one.read(session.id))[0].message.content == (TextBlock("so far"),)
+        await other.update(session.id, row.message.replace(content=(TextBlock("so far, so good"),)))
+        assert (await one.read(session.id))[0].message.content == (TextBlock("so far, so good"),)
+
+
+async def test_a_fork_shares_what_was_read_of_its_origin(store: Store) -> None:
+    session = await store.create_session()
+    await store.append(session.id, [said("a"), said("b")])
+    rows = await store.read(session.id)
+    fork = await store.fork(session.id, 1)
+    await store.append(fork.id, said("c"))
+    shared, own = await store.read(fork.id)
+    assert shared.message is rows[0].message
+    assert own.message.content == (TextBlock("c"),)
+
+
+def test_the_oldest_makes_way_and_what_is_too_large_is_not_kept() -> None:
+    recent = Recent(most=100)
+    for number in range(12):
+        recent.put(bytes([number]), said(f"{number}"), 10)
+    assert recent.get(b"\x00") is None
+    assert recent.get(b"\x0b") is not None
+    recent.put(b"large", said("large"), 50)
+    assert recent.get(b"large") is None
+    recent.clear()
+    assert recent.get(b"\x0b") is None
+    assert not recent.has_some_of("")
+
+
+async def test_a_write_waits_for_other_programs_without_stopping_the_event_loop(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    async with open_store(f"sqlite:///{path}") as store:
+        session = await store.create_session()
+        for number in range(40):  # until the disk is known to be quick, if it is
+            await store.append(session.id, said(f"{number}"))
+        lock = os.open(f"{path}-lock", os.O_RDWR)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting = asyncio.create_task(store.append(session.id, said("behind our lock")))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        os.close(lock)
+        assert (await waiting)[0].seq == 41
+        stranger = apsw.Connection(str(path))
+        stranger.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.create_task(store.append(session.id, said("behind a stranger")))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        stranger.execute("ROLLBACK")
+        stranger.close()
+        assert (await waiting)[0].seq == 42
