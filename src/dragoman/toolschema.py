@@ -71,7 +71,8 @@ REFUSED: Final = (
     "unevaluatedProperties",
     "unevaluatedItems",
 )
-_NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
+_PART: Final = r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*"
+_NAME: Final = re.compile(rf"{_PART}(?:__{_PART})?")  # a tool's, or a server's and a tool's
 _MAX_NAME_LENGTH: Final = 64
 
 

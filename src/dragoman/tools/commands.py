@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -23,13 +23,13 @@ import msgspec
 from dragoman.errors import ToolFailedError
 from dragoman.exchange import SideEffects
 from dragoman.tools.declaring import Preview, ToolContext, ToolOutput, tool
+from dragoman.tools.printed import Printed
 from dragoman.tools.workspace import failure_from
 
 _HEAD: Final = 16_000  # bytes of output that are kept from the beginning,
 _TAIL: Final = 16_000  # and from the end
 _MAX_COMMAND_S: Final = 590  # a little less than a tool of this kind may take
 _TO_END_S: Final = 1.0  # from being asked to end, to being ended
-_TO_DRAIN_S: Final = 0.5  # for what is left in the pipe
 
 _SECRET_NAME: Final = re.compile(
     r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PAT|DSN)S?(?:_|$)"
@@ -87,13 +87,10 @@ async def run_command(
 
 
 async def _run(argv: list[str], folder: Path, environment: dict[str, str], timeout_s: float) -> tuple[int | None, str]:
-    """The exit code, or none if it took too long, and what was printed. All of the group has ended, whatever happens.
-
-    The pipe is our own: asyncio waits for the end of its pipes and not only of the process, and a process in the
-    background may hold them for ever.
-    """
+    """The exit code, or none if it took too long, and what was printed. The whole group has ended, in any case."""
     ours, theirs = os.pipe()
-    async with _reading(ours) as output:
+    printed = Printed(_HEAD, _TAIL)
+    async with printed.reading(ours):
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,
@@ -113,24 +110,8 @@ async def _run(argv: list[str], folder: Path, environment: dict[str, str], timeo
             code = None
         finally:
             await _end_group(process)
-        await output.drained()
-    return code, output.text()
-
-
-@contextlib.asynccontextmanager
-async def _reading(pipe: int) -> AsyncIterator[_Output]:
-    stream = asyncio.StreamReader()
-    output = _Output()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(pipe, "rb", 0)
-    )
-    output.reading = asyncio.create_task(output.read(stream))
-    try:
-        yield output
-    finally:
-        output.reading.cancel()
-        transport.close()
-        await asyncio.wait({output.reading})
+        await printed.drained()
+    return code, printed.text()
 
 
 async def _end_group(process: asyncio.subprocess.Process) -> None:
@@ -146,36 +127,6 @@ async def _end_group(process: asyncio.subprocess.Process) -> None:
 def _signal(group: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
-
-
-class _Output:
-    """The beginning and the end of what a command prints."""
-
-    reading: asyncio.Task[None]
-
-    def __init__(self) -> None:
-        self._head = bytearray()
-        self._tail = bytearray()
-        self._left_out = 0
-
-    async def drained(self) -> None:
-        """What is left in the pipe is read. A process that left the group may still hold its other end."""
-        await asyncio.wait({self.reading}, timeout=_TO_DRAIN_S)
-
-    async def read(self, stream: asyncio.StreamReader) -> None:
-        while chunk := await stream.read(65_536):
-            room = _HEAD - len(self._head)
-            self._head += chunk[:room]
-            self._tail += chunk[room:]
-            too_many = max(0, len(self._tail) - _TAIL)
-            self._left_out += too_many
-            del self._tail[:too_many]
-
-    def text(self) -> str:
-        if not self._left_out:
-            return (self._head + self._tail).decode("utf-8", "replace")
-        head, tail = self._head.decode("utf-8", "replace"), self._tail.decode("utf-8", "replace")
-        return f"{head}\n… {self._left_out} bytes left out …\n{tail}"
 
 
 def _without(secrets: tuple[str, ...], text: str) -> str:

@@ -46,6 +46,7 @@ LONG_TIMEOUT_S: Final = 600.0  # of tools that execute something or change somet
 GRACE_S: Final = 3.0  # for a tool that was told to stop, to end what it started
 _SLOW: Final = (SideEffects.EXECUTE, SideEffects.NETWORK)
 _MAX_SUMMARY: Final = 1_000
+_MAX_LIST: Final = 4_000
 
 _log: Final = logging.getLogger("dragoman.tools")
 
@@ -218,7 +219,7 @@ class _OneCall:
         tool = self._registry.get(self._call.name)
         if tool is None:
             text = f"There is no tool {self._call.name!r}. There are: {self._registry.names}"
-            raise ToolFailedError(shortened(text, _MAX_SUMMARY), error_class="not_found")
+            raise ToolFailedError(shortened(text, _MAX_LIST), error_class="not_found")
         problems = self._problems()
         if problems or isinstance(self._call, InvalidToolUseBlock):
             return self._invalid(problems)
