@@ -55,13 +55,9 @@ def write_messages(messages: Iterable[Message]) -> Written:
 
 
 def _grouped(messages: Iterable[Message], writing: Writing) -> Iterator[list[Message]]:
-    """Each answer, and what stands between answers; who is none of the four that can speak here is left out."""
+    """Each answer, and what stands between answers."""
     group: list[Message] = []
-    for message in messages:
-        if message.role not in tuple(Role):
-            for block in message.content:
-                writing.lose(message, block.type, f"{message.role.value!r} cannot speak here")
-            continue
+    for message in (told for told in map(writing.sayable, messages) if told is not None):
         if group and (message.role is Role.ASSISTANT or begins_request(message)):
             yield group
             group = []

@@ -431,17 +431,12 @@ def _cannot_instruct(block: ContentBlock) -> str | None:
 
 
 def _tool_parts(message: Message, when: str, writing: Writing) -> Iterator[Wire]:
-    if not any(isinstance(block, ToolResultBlock) for block in message.content):
-        writing.lose(message, "message", "a message of a tool is its result here, and it has none")
     for block in message.content:
-        reason = None if isinstance(block, ToolResultBlock) else "a tool says nothing but results here"
-        if not writing.says(message, block, reason) or not isinstance(block, ToolResultBlock):
-            continue
-        kept = [inner for inner in block.content if writing.says(message, inner, cannot_say(inner))]
-        _name_mistyped(kept, message, writing)
-        notes = notes_of(block.provider_raw, NAME)
-        natural = _natural_result(block.replace(content=kept), when, notes, writing.calls)
-        yield restored(natural, notes)
+        if isinstance(block, ToolResultBlock) and writing.says(message, block, None):
+            kept = [inner for inner in block.content if writing.says(message, inner, cannot_say(inner))]
+            _name_mistyped(kept, message, writing)
+            notes = notes_of(block.provider_raw, NAME)
+            yield restored(_natural_result(block.replace(content=kept), when, notes, writing.calls), notes)
 
 
 def _user_parts(message: Message, when: str, writing: Writing) -> Iterator[Wire]:
@@ -486,7 +481,7 @@ def _with_parts(message: Message, when: str, writing: Writing) -> Iterator[tuple
 def _name_mistyped(blocks: Iterable[ContentBlock], message: Message, writing: Writing) -> None:
     for block in blocks:
         if is_mistyped(block):
-            writing.lose(message, f"{block.type}.type", "files are told apart by their media type; its bytes are kept")
+            writing.lose(message, block.type, "files are told apart by their media type; its bytes are kept")
 
 
 def _natural_text_part(block: TextBlock, when: str) -> Wire:

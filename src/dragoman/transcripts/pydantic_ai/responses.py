@@ -284,7 +284,7 @@ def _explained(block: ContentBlock, message: Message, writing: Writing) -> bool:
     if isinstance(block, InvalidToolUseBlock):
         found = read_arguments(block.input_text)[1] or _MARKED
         if found != block.reason:
-            writing.lose(message, "invalid_tool_use.reason", "why a call cannot be used; the call is kept")
+            writing.lose(message, block.type, "why the call cannot be used; the call is kept")
     return True
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from dragoman.exchange import Loss
-from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, ToolUseBlock
+from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, ToolResultBlock, ToolUseBlock
 from dragoman.transcripts.parts import KEY, carried, notes_of
 from dragoman.transcripts.pydantic_ai.words import NAME, Wire
 from dragoman.value import UNSET
@@ -42,6 +42,23 @@ class Writing:
         """Name something that is left out."""
         self.losses.append(Loss(message.session_id, message.id, what, NAME, reason))
 
+    def sayable(self, message: Message) -> Message | None:
+        """A message, if anybody can say it here; of a tool, its results alone."""
+        if message.role not in tuple(Role):
+            for lost in ("message", *(block.type for block in message.content)):
+                self.lose(message, lost, f"nobody speaks as {message.role.value!r} here")
+            return None
+        if message.role is not Role.TOOL:
+            return message
+        results = [block for block in message.content if isinstance(block, ToolResultBlock)]
+        for block in message.content:
+            if not isinstance(block, ToolResultBlock):
+                self.lose(message, block.type, "a tool says nothing but results here")
+        if not results:
+            self.lose(message, "message", "a message of a tool is its result here, and it has none")
+            return None
+        return message if len(results) == len(message.content) else message.replace(content=results)
+
     def says(self, message: Message, block: ContentBlock, reason: str | None) -> bool:
         """Whether a block can be written; if there is a reason for which it cannot, that is a loss."""
         if reason is not None:
@@ -49,7 +66,7 @@ class Writing:
             return False
         for part in (block, getattr(block, "source", None)):
             if getattr(part, "unknown_fields", UNSET) is not UNSET:
-                self.lose(message, f"{block.type}.unknown_fields", "fields of a newer version of ours")
+                self.lose(message, block.type, "some of its fields, which a newer version of ours wrote")
         return True
 
 
