@@ -1,0 +1,48 @@
+"""Calls of tools, as a model makes them, and what becomes of them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from dragoman import TextBlock, ToolResultBlock, ToolUseBlock
+from dragoman.exchange import SideEffects
+from dragoman.tools import ConfirmationPolicy, Tool, ToolRegistry, Workbench, Workspace, dispatch
+
+FREELY = ConfirmationPolicy(side_effects=dict.fromkeys(SideEffects, "auto"))
+_numbers = itertools.count(1)
+
+
+def a_call(name: str, **input: Any) -> ToolUseBlock:  # noqa: A002
+    return ToolUseBlock(f"tu_{next(_numbers)}", name, input)
+
+
+def a_bench(workspace: Workspace | None = None, **options: Any) -> Workbench:
+    return Workbench("sess_1", workspace=workspace, **{"policy": FREELY, **options})
+
+
+async def result_of(tool: Tool, workspace: Workspace | None = None, **input: Any) -> ToolResultBlock:  # noqa: A002
+    """The result of one call, of a tool that needs nobody's consent."""
+    (result,) = await dispatch([a_call(tool.name, **input)], ToolRegistry([tool]), a_bench(workspace))
+    return result
+
+
+def text_of(result: ToolResultBlock) -> str:
+    return "\n".join(block.text for block in result.content if isinstance(block, TextBlock))
+
+
+class Heard:
+    """What was told of a dispatch."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def __call__(self, event_type: str, payload: dict[str, Any]) -> None:
+        self.events.append((event_type, payload))
+
+    @property
+    def types(self) -> list[str]:
+        return [event_type for event_type, _ in self.events]
+
+    def payloads(self, event_type: str) -> list[dict[str, Any]]:
+        return [payload for told, payload in self.events if told == event_type]

@@ -1,0 +1,180 @@
+"""A tool from a function: its schema, its description, and what becomes of what it returns."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+
+from dragoman import ImageBlock, ImageSource, SideEffects, TextBlock, ToolUseBlock
+from dragoman.errors import ToolSchemaError, UnknownToolError
+from dragoman.tools import Tool, ToolContext, ToolOutput, ToolRegistry, tool
+from dragoman.tools.declaring import content_from
+from tests.tools.calling import result_of, text_of
+
+
+class Place(msgspec.Struct):
+    city: str
+    country: str | None = None
+
+
+class Unit(enum.Enum):
+    CELSIUS = "celsius"
+    KELVIN = "kelvin"
+
+
+@tool(side_effects=SideEffects.READ)
+async def weather(
+    place: Place,
+    days: Annotated[int, msgspec.Meta(ge=1, le=14, description="How many.")] = 1,
+    unit: Unit = Unit.CELSIUS,
+    mode: Literal["short", "long"] = "short",
+    names: list[str] = [],  # noqa: B006
+) -> str:
+    """The weather somewhere.
+
+    In some days.
+    """
+    return f"{place.city}, {days}, {unit.name}, {mode}, {len(names)}"
+
+
+def test_the_schema_comes_from_the_hints_and_the_description_from_the_docstring() -> None:
+    definition = weather.definition
+    assert (definition.name, definition.side_effects, definition.requires_workspace) == (
+        "weather",
+        SideEffects.READ,
+        False,
+    )
+    assert definition.description == "The weather somewhere.\n\nIn some days."
+    schema = definition.input_schema
+    assert schema["required"] == ["place"]
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["days"] == {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 14,
+        "description": "How many.",
+        "default": 1,
+    }
+    assert schema["properties"]["place"]["properties"]["country"]["type"] == ["string", "null"]
+    assert schema["properties"]["unit"]["enum"] == ["celsius", "kelvin"]
+    ToolRegistry([weather])
+
+
+async def test_a_call_arrives_as_the_types_that_the_function_asked_for() -> None:
+    result = await result_of(weather, place={"city": "Rome"}, unit="kelvin", names=["a"])
+    assert text_of(result) == "Rome, 1, KELVIN, short, 1"
+
+
+async def test_a_default_that_can_change_is_fresh_for_every_call() -> None:
+    @tool
+    async def collect(items: list[str] = []) -> list[str]:  # noqa: B006
+        items.append("x")
+        return items
+
+    assert text_of(await result_of(collect)) == text_of(await result_of(collect)) == '["x"]'
+
+
+async def test_a_function_that_is_not_async_is_a_tool_too_and_knows_where_it_is_called() -> None:
+    @tool(name="who", description="Who.")
+    def ask(context: ToolContext) -> dict[str, Any]:
+        return {"session": context.session_id, "call": bool(context.tool_use_id)}
+
+    assert ask.definition.input_schema["properties"] == {}
+    assert text_of(await result_of(ask)) == '{"session":"sess_1","call":true}'
+
+
+def test_a_function_that_a_model_cannot_call_by_name_is_refused() -> None:
+    with pytest.raises(TypeError, match="by name"):
+        tool(lambda *args: args)
+
+
+async def test_a_tool_with_a_memory_of_its_own_is_made_anew_for_every_call() -> None:
+    def counter() -> Any:
+        count = 0
+
+        async def run(_input: dict[str, Any], _context: ToolContext) -> int:
+            nonlocal count
+            count += 1
+            return count
+
+        return run
+
+    fresh = Tool.fresh(weather.definition.replace(name="count", input_schema={"type": "object"}), counter)
+    assert [text_of(await result_of(fresh)) for _ in range(2)] == ["1", "1"]
+
+
+@pytest.mark.parametrize(
+    ("output", "content"),
+    [
+        (None, ()),
+        ("text", (TextBlock("text"),)),
+        ("", (TextBlock(""),)),
+        (7, (TextBlock("7"),)),
+        ({"a": [1]}, (TextBlock('{"a":[1]}'),)),
+        ([], (TextBlock("[]"),)),
+        (TextBlock("x"), (TextBlock("x"),)),
+        (
+            [TextBlock("x"), ImageBlock(ImageSource("url", "u"), "image/png")],
+            (TextBlock("x"), ImageBlock(ImageSource("url", "u"), "image/png")),
+        ),
+        ("half \ud83d of a pair", (TextBlock("half ? of a pair"),)),
+    ],
+)
+def test_whatever_a_tool_returns_becomes_content(output: Any, content: tuple[Any, ...]) -> None:
+    assert content_from(output) == content
+
+
+def test_a_result_holds_no_call() -> None:
+    with pytest.raises(TypeError, match="tool_use"):
+        content_from(ToolUseBlock("tu_1", "x", {}))
+
+
+def test_a_text_that_is_far_too_long_loses_its_middle_and_says_so() -> None:
+    (block,) = content_from("a" * 300_000 + "b" * 300_000)
+    assert isinstance(block, TextBlock)
+    assert len(block.text) < 401_000
+    assert "200000 characters left out" in block.text
+    assert (block.text[0], block.text[-1]) == ("a", "b")
+
+
+# --- the registry ----------------------------------------------------------------------------------------------------
+
+
+def made(name: str, schema: dict[str, Any] | None = None) -> Tool:
+    async def run(_input: dict[str, Any], _context: ToolContext) -> ToolOutput:
+        return ToolOutput(content=name)
+
+    definition = weather.definition.replace(name=name, input_schema=schema or {"type": "object"})
+    return Tool(definition=definition, run=run)
+
+
+def test_definitions_stand_in_the_order_of_their_names_whoever_came_first() -> None:
+    one, other = ToolRegistry([made("b"), made("a")]), ToolRegistry([made("a"), made("b")])
+    assert one.definitions == other.definitions
+    assert [definition.name for definition in one.definitions] == ["a", "b"]
+
+
+def test_a_tool_outside_the_subset_or_of_a_taken_name_is_refused_with_everything_wrong() -> None:
+    registry = ToolRegistry([made("a")])
+    with pytest.raises(ToolSchemaError, match="registered already"):
+        registry.register(made("a"))
+    with pytest.raises(ToolSchemaError) as refused:
+        registry.register(made("B", {"type": "object", "anyOf": [], "properties": {"x": {"$ref": "#"}}}))
+    assert len(refused.value.problems) == 3
+    assert [one.name for one in registry] == ["a"]
+
+
+def test_fewer_tools_can_be_allowed_and_one_that_there_is_not_is_an_error() -> None:
+    registry = ToolRegistry([made("a"), made("b"), made("c")])
+    assert [one.name for one in registry.allowed(["c", "a", "c"])] == ["a", "c"]
+    assert len(registry) == 3
+    assert "d" not in registry
+    with pytest.raises(UnknownToolError, match="There are: a, b, c"):
+        registry.allowed(["d"])
+
+
+def test_a_tool_of_a_server_is_named_by_both() -> None:
+    assert ToolRegistry([made("files__read_file")])["files__read_file"].name == "files__read_file"

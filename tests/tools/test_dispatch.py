@@ -1,0 +1,482 @@
+"""Dispatch: the steps of a call, who is asked, and that every call has one result whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman import InvalidToolUseBlock, SideEffects, ToolResultBlock
+from dragoman.bus import catalogue
+from dragoman.errors import ToolFailedError
+from dragoman.tools import (
+    Confirmation,
+    ConfirmationPolicy,
+    ConfirmationRequest,
+    LateResult,
+    Preview,
+    Tool,
+    ToolContext,
+    ToolOutput,
+    ToolRegistry,
+    Workspace,
+    dispatch,
+    dispatching,
+    tool,
+)
+from tests.tools.calling import Heard, a_bench, a_call, text_of
+
+
+@tool
+async def echo(text: str) -> str:
+    """Say it again."""
+    return text
+
+
+@tool
+async def break_down() -> None:
+    """Fail in a way that nobody should read about."""
+    raise RuntimeError("password: 1234")
+
+
+@tool
+async def refuse() -> None:
+    """Fail in a way that the model should read about."""
+    raise ToolFailedError("There is no more tea")
+
+
+@tool
+async def half() -> ToolOutput:
+    """Do only a part of it."""
+    return ToolOutput(content="half", is_error=True, files_modified=("a.txt",), command_executed="half a")
+
+
+@tool(side_effects=SideEffects.WRITE, requires_workspace=True)
+async def touch(path: str = ".", paths: list[str] = []) -> str:  # noqa: B006
+    """Touch some paths."""
+    return f"{path} {paths}"
+
+
+REGISTRY = ToolRegistry([echo, break_down, refuse, half, touch])
+
+
+def assert_known(heard: Heard) -> None:
+    """Every event is one of the catalogue, with a payload that fits it."""
+    kinds = {kind.event_type: kind for kind in vars(catalogue).values() if hasattr(kind, "event_type")}
+    for event_type, payload in heard.events:
+        msgspec.convert(payload, kinds[event_type], strict=True)
+
+
+# --- the steps -------------------------------------------------------------------------------------------------------
+
+
+async def test_results_come_in_the_order_of_the_calls_and_each_step_is_told() -> None:
+    heard = Heard()
+    calls = [a_call("echo", text="one"), a_call("half"), a_call("echo", text="two")]
+    results = await dispatch(calls, REGISTRY, a_bench(), events=heard)
+    assert [text_of(result) for result in results] == ["one", "half", "two"]
+    assert [result.tool_use_id for result in results] == [call.id for call in calls]
+    assert [result.is_error for result in results] == [False, True, False]
+    assert_known(heard)
+    assert sorted(heard.types) == ["tool.called"] * 3 + ["tool.completed"] * 3
+    told = next(done for done in heard.payloads("tool.completed") if not done["success"])
+    assert (told["files_modified"], told["command_executed"]) == (["a.txt"], "half a")
+
+
+async def test_the_same_input_has_the_same_hash_however_it_is_written() -> None:
+    heard = Heard()
+    registry = ToolRegistry([taking_anything()])
+    calls = [a_call("anything", a=1, b={"c": 2, "d": 3}), a_call("anything", b={"d": 3, "c": 2}, a=1)]
+    await dispatch(calls, registry, a_bench(), events=heard)
+    assert len({payload["input_hash"] for payload in heard.payloads("tool.called")}) == 1
+
+
+def taking_anything() -> Tool:
+    async def run(_input: dict[str, Any], _context: ToolContext) -> None:
+        return None
+
+    return Tool(definition=echo.definition.replace(name="anything", input_schema={"type": "object"}), run=run)
+
+
+async def test_a_tool_that_there_is_not_fails_as_not_found_and_the_model_reads_which_there_are() -> None:
+    heard = Heard()
+    (result,) = await dispatch([a_call("ecko")], REGISTRY, a_bench(), events=heard)
+    assert result.is_error
+    assert "There are: break_down, echo" in text_of(result)
+    assert heard.types == ["tool.failed"]
+    assert heard.payloads("tool.failed")[0]["error_class"] == "not_found"
+    assert_known(heard)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [a_call("echo", text=7), a_call("echo"), a_call("echo", text="a", more=1)],
+    ids=["wrong type", "missing", "one too many"],
+)
+async def test_an_input_that_does_not_fit_is_told_as_invalid_and_not_as_failed(call: Any) -> None:
+    heard = Heard()
+    (result,) = await dispatch([call], REGISTRY, a_bench(), events=heard)
+    assert result.is_error
+    assert "was not run" in text_of(result)
+    assert "$" in text_of(result)
+    assert heard.types == ["tool_input_invalid"]
+    assert_known(heard)
+
+
+async def test_a_call_that_arrived_broken_is_never_run() -> None:
+    heard = Heard()
+    broken = InvalidToolUseBlock("tu_1", "echo", '{"text": "a', "it ends in the middle of a text")
+    (result,) = await dispatch([broken], REGISTRY, a_bench(), events=heard)
+    assert result.is_error
+    assert "it ends in the middle of a text" in text_of(result)
+    assert heard.types == ["tool_input_invalid"]
+
+
+@pytest.mark.parametrize("given", [{"path": "../x"}, {"paths": ["a", "/etc/passwd"]}, {"path": "a\0b"}])
+async def test_a_path_outside_of_the_workspace_is_denied_before_anybody_is_asked(
+    workspace: Workspace, given: dict[str, Any]
+) -> None:
+    heard = Heard()
+    asked = Asked(allow=True)
+    bench = a_bench(workspace, policy=None, confirm=asked)
+    (result,) = await dispatch([a_call("touch", **given)], REGISTRY, bench, events=heard)
+    assert result.is_error
+    assert heard.types == ["tool.failed"]
+    assert heard.payloads("tool.failed")[0]["error_class"] == "permission_denied"
+    assert asked.questions == []
+
+
+async def test_a_tool_that_needs_a_workspace_fails_where_there_is_none() -> None:
+    (result,) = await dispatch([a_call("touch", path="a")], REGISTRY, a_bench())
+    assert text_of(result) == "There is no workspace in this session"
+
+
+async def test_of_an_error_that_is_not_for_its_eyes_the_model_reads_only_that_there_was_one() -> None:
+    heard = Heard()
+    results = await dispatch([a_call("break_down"), a_call("refuse")], REGISTRY, a_bench(), events=heard)
+    assert [text_of(result) for result in results] == ["Tool execution failed.", "There is no more tea"]
+    assert "1234" not in str(heard.events)
+    assert [told["error_class"] for told in heard.payloads("tool.failed")] == ["execution_error"] * 2
+    assert_known(heard)
+
+
+async def test_a_listener_that_fails_does_not_stop_anything() -> None:
+    def fails(*_: Any) -> None:
+        raise OverflowError
+
+    (result,) = await dispatch([a_call("echo", text="a")], REGISTRY, a_bench(), events=fails, results=fails)
+    assert text_of(result) == "a"
+
+
+async def test_no_calls_have_no_results() -> None:
+    assert await dispatch([], REGISTRY, a_bench()) == ()
+
+
+# --- confirmation ----------------------------------------------------------------------------------------------------
+
+
+class Asked:
+    """Somebody who always gives the same answer."""
+
+    def __init__(self, *, allow: bool, scope: Any = "once") -> None:
+        self.questions: list[ConfirmationRequest] = []
+        self._answer = Confirmation(allow, scope, "" if allow else "not today")
+        self.at_once = 0
+
+    async def __call__(self, question: ConfirmationRequest) -> Confirmation:
+        self.questions.append(question)
+        self.at_once += 1
+        assert self.at_once == 1, "one question at a time"
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    ("effects", "asks"),
+    [("none", False), ("read", False), ("write", True), ("execute", True), ("network", True)],
+)
+async def test_what_changes_something_is_asked_about_unless_it_is_said_otherwise(effects: str, asks: bool) -> None:
+    asked = Asked(allow=True)
+    one = Tool(definition=echo.definition.replace(side_effects=SideEffects(effects)), run=echo.run)
+    bench = a_bench(policy=None, confirm=asked)
+    (result,) = await dispatch([a_call("echo", text="a")], ToolRegistry([one]), bench)
+    assert not result.is_error
+    assert bool(asked.questions) is asks
+
+
+async def test_the_question_says_what_is_about_to_happen(workspace: Workspace) -> None:
+    asked, heard = Asked(allow=True), Heard()
+    previewed = Tool(
+        definition=touch.definition,
+        run=touch.run,
+        preview=lambda given, _: Preview(projected_modifications=(given["path"],), command_summary="touch"),
+    )
+    bench = a_bench(workspace, policy=None, confirm=asked)
+    await dispatch([a_call("touch", path="a.txt")], ToolRegistry([previewed]), bench, events=heard)
+    (question,) = asked.questions
+    assert question.input == {"path": "a.txt"}
+    assert question.input_summary == '{"path":"a.txt"}'
+    assert question.projected_modifications == ("a.txt",)
+    assert heard.types == [
+        "tool.confirmation_requested",
+        "tool.confirmation_resolved",
+        "tool.called",
+        "tool.completed",
+    ]
+    assert heard.payloads("tool.confirmation_resolved")[0]["confirmation_request_id"] == question.id
+    assert_known(heard)
+
+
+async def test_a_denial_is_told_to_the_model_with_its_reason(workspace: Workspace) -> None:
+    heard = Heard()
+    bench = a_bench(workspace, policy=None, confirm=Asked(allow=False))
+    (result,) = await dispatch([a_call("touch", path="a")], REGISTRY, bench, events=heard)
+    assert text_of(result) == "The user did not allow this call: not today"
+    assert heard.payloads("tool.failed")[0]["error_class"] == "user_denied"
+    assert "tool.called" not in heard.types
+
+
+@pytest.mark.parametrize(("scope", "questions"), [("once", 4), ("session", 1)])
+async def test_an_answer_holds_once_or_for_the_session(workspace: Workspace, scope: str, questions: int) -> None:
+    asked = Asked(allow=True, scope=scope)
+    bench = a_bench(workspace, policy=None, confirm=asked)
+    for _ in range(2):
+        calls = [a_call("touch", path="a"), a_call("touch", path="b")]
+        results = await dispatch(calls, REGISTRY, bench)
+        assert not any(result.is_error for result in results)
+    assert len(asked.questions) == questions
+
+
+async def test_where_nobody_answers_in_time_the_tool_does_not_run(workspace: Workspace) -> None:
+    async def silence(_: ConfirmationRequest) -> Confirmation:
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    heard = Heard()
+    bench = a_bench(workspace, policy=None, confirm=silence, confirm_timeout_s=0.01)
+    (result,) = await dispatch([a_call("touch", path="a")], REGISTRY, bench, events=heard)
+    assert result.is_error
+    assert heard.payloads("tool.failed")[0]["error_class"] == "confirmation_timeout"
+    assert heard.payloads("tool.confirmation_resolved")[0]["decision"] == "timeout"
+    assert_known(heard)
+
+
+async def test_where_nobody_can_be_asked_the_tool_does_not_run(workspace: Workspace) -> None:
+    async def broken(_: ConfirmationRequest) -> Confirmation:
+        raise OSError("the terminal is gone")
+
+    for confirm in (None, broken):
+        heard = Heard()
+        bench = a_bench(workspace, policy=None, confirm=confirm)
+        (result,) = await dispatch([a_call("touch", path="a")], REGISTRY, bench, events=heard)
+        assert result.is_error
+        assert heard.payloads("tool.failed")[0]["error_class"] == "permission_denied"
+        assert "tool.called" not in heard.types
+
+
+async def test_a_policy_can_deny_by_side_effects_and_allow_by_name(workspace: Workspace) -> None:
+    heard = Heard()
+    policy = ConfirmationPolicy(
+        side_effects={SideEffects.WRITE: "deny", SideEffects.NONE: "deny"}, tools={"echo": "auto"}
+    )
+    calls = [a_call("touch", path="a"), a_call("echo", text="a"), a_call("half")]
+    results = await dispatch(calls, REGISTRY, a_bench(workspace, policy=policy), events=heard)
+    assert [text_of(result) for result in results] == [
+        "The tool 'touch' is not allowed here",
+        "a",
+        "The tool 'half' is not allowed here",
+    ]
+    assert {told["error_class"] for told in heard.payloads("tool.failed")} == {"permission_denied"}
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """A tool that says when it began, and ends when it is let."""
+
+    def __init__(self, *, stubborn: bool = False, **options: Any) -> None:
+        self.running = 0
+        self.most = 0
+        self.began = asyncio.Event()
+        self.open = asyncio.Event()
+        self.cancelled = 0
+
+        @tool(name="gate", **options)
+        async def gate() -> str:
+            """Wait at the gate."""
+            self.running += 1
+            self.most = max(self.most, self.running)
+            self.began.set()
+            try:
+                while not self.open.is_set():
+                    try:
+                        await self.open.wait()
+                    except asyncio.CancelledError:
+                        self.cancelled += 1
+                        if not stubborn:
+                            raise
+            finally:
+                self.running -= 1
+            return "through"
+
+        self.tool = gate
+
+
+async def test_at_most_four_run_at_once_in_a_session_whoever_dispatches() -> None:
+    gate = Gate()
+    registry, bench = ToolRegistry([gate.tool]), a_bench()
+    every = [asyncio.create_task(dispatch([a_call("gate") for _ in range(5)], registry, bench)) for _ in range(2)]
+    await gate.began.wait()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert gate.running == 4
+    gate.open.set()
+    for task in every:
+        assert [text_of(result) for result in await task] == ["through"] * 5
+    assert gate.most == 4
+
+
+async def test_a_question_that_waits_does_not_hold_up_other_calls(workspace: Workspace) -> None:
+    answered = asyncio.Event()
+
+    async def confirm(_: ConfirmationRequest) -> Confirmation:
+        await answered.wait()
+        return Confirmation(True)
+
+    done: list[ToolResultBlock] = []
+    calls = [*(a_call("touch", path="a") for _ in range(5)), a_call("echo", text="quick")]
+    bench = a_bench(workspace, policy=None, confirm=confirm)
+    task = asyncio.create_task(dispatch(calls, REGISTRY, bench, results=done.append))
+    while not done:
+        await asyncio.sleep(0)
+    assert text_of(done[0]) == "quick"
+    answered.set()
+    assert len(await task) == 6
+
+
+async def test_a_tool_that_is_too_slow_is_told_to_stop_and_answered_for() -> None:
+    gate, heard = Gate(timeout_s=0.01), Heard()
+    (result,) = await dispatch([a_call("gate")], ToolRegistry([gate.tool]), a_bench(), events=heard)
+    assert text_of(result) == "The tool 'gate' took longer than 0.01 s"
+    assert (gate.cancelled, gate.running) == (1, 0)
+    assert heard.types == ["tool.called", "tool.failed"]
+    assert heard.payloads("tool.failed")[0]["error_class"] == "timeout"
+    assert_known(heard)
+
+
+async def test_what_comes_after_the_time_was_over_is_late_and_never_a_second_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatching, "GRACE_S", 0.01)
+    gate, heard = Gate(timeout_s=0.01, stubborn=True), Heard()
+    late: list[LateResult] = []
+    answers: list[ToolResultBlock] = []
+    bench = a_bench()
+    call = a_call("gate")
+    (result,) = await dispatch(
+        [call], ToolRegistry([gate.tool]), bench, events=heard, results=answers.append, late=late.append
+    )
+    assert result.is_error
+    assert late == []
+    gate.open.set()
+    await bench.aclose()
+    assert [(one.tool_use_id, text_of(one.result)) for one in late] == [(call.id, "through")]
+    assert answers == [result]
+    assert heard.types == ["tool.called", "tool.failed"]
+
+
+async def test_a_thread_that_cannot_be_stopped_gives_a_late_result_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatching, "GRACE_S", 0.01)
+    go_on = threading.Event()
+    told: list[bool] = []
+
+    @tool(timeout_s=0.01)
+    def block(context: ToolContext) -> str:
+        """Hold a thread."""
+        go_on.wait(30)
+        told.append(context.stopping.is_set())
+        return "at last"
+
+    late: list[LateResult] = []
+    bench = a_bench()
+    (result,) = await dispatch([a_call("block")], ToolRegistry([block]), bench, late=late.append)
+    assert result.is_error
+    go_on.set()
+    await bench.aclose()
+    assert told == [True]
+    assert [text_of(one.result) for one in late] == ["at last"]
+
+
+# --- cancelling ------------------------------------------------------------------------------------------------------
+
+
+async def test_when_it_is_told_to_stop_every_call_has_a_result(workspace: Workspace) -> None:
+    gate, heard, stop = Gate(), Heard(), asyncio.Event()
+    registry = ToolRegistry([gate.tool, echo])
+    calls = [a_call("echo", text="done"), *(a_call("gate") for _ in range(6))]
+    task = asyncio.create_task(dispatch(calls, registry, a_bench(workspace), events=heard, stop=stop))
+    while heard.types.count("tool.called") < 5:
+        await asyncio.sleep(0)
+    stop.set()
+    results = await task
+    assert [result.tool_use_id for result in results] == [call.id for call in calls]
+    assert [result.is_error for result in results] == [False] + [True] * 6
+    assert [told["error_class"] for told in heard.payloads("tool.failed")] == ["cancelled"] * 6
+    assert gate.running == 0
+    assert_known(heard)
+
+
+async def test_when_it_is_cancelled_every_call_has_a_result_before_the_caller_is_cancelled() -> None:
+    gate, answers = Gate(), list[ToolResultBlock]()
+    calls = [a_call("gate"), a_call("gate")]
+    task = asyncio.create_task(dispatch(calls, ToolRegistry([gate.tool]), a_bench(), results=answers.append))
+    await gate.began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sorted(result.tool_use_id for result in answers) == sorted(call.id for call in calls)
+    assert all(result.is_error for result in answers)
+    assert gate.running == 0
+
+
+async def test_cancelled_before_anything_began_and_cancelled_twice_it_still_answers_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatching, "GRACE_S", 0.05)
+    gate, answers = Gate(stubborn=True), list[ToolResultBlock]()
+    bench = a_bench()
+    calls = [a_call("gate") for _ in range(6)]
+    task = asyncio.create_task(dispatch(calls, ToolRegistry([gate.tool]), bench, results=answers.append))
+    await gate.began.wait()
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sorted(result.tool_use_id for result in answers) == sorted(call.id for call in calls)
+    gate.open.set()
+    await bench.aclose()
+    assert gate.running == 0
+
+
+async def test_a_question_that_is_cancelled_is_resolved_as_denied(workspace: Workspace) -> None:
+    asked, heard, stop = asyncio.Event(), Heard(), asyncio.Event()
+
+    async def confirm(_: ConfirmationRequest) -> Confirmation:
+        asked.set()
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    bench = a_bench(workspace, policy=None, confirm=confirm)
+    task = asyncio.create_task(dispatch([a_call("touch", path="a")], REGISTRY, bench, events=heard, stop=stop))
+    await asked.wait()
+    stop.set()
+    (result,) = await task
+    assert result.is_error
+    assert heard.types == ["tool.confirmation_requested", "tool.confirmation_resolved", "tool.failed"]
+    assert heard.payloads("tool.confirmation_resolved")[0]["decision"] == "deny"
