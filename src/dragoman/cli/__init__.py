@@ -14,7 +14,8 @@ from cyclopts import App, CycloptsError, Group
 import dragoman
 from dragoman.errors import DragomanError
 
-FORMAT, STORE = Group("The format", sort_key=1), Group("The store", sort_key=2)
+FORMAT, MODELS = Group("The format", sort_key=1), Group("Models", sort_key=2)
+STORE = Group("The store", sort_key=3)
 
 app = App(
     name="dragoman",
@@ -24,15 +25,17 @@ app = App(
     help_format="plaintext",
     help_epilogue="dragoman COMMAND --help explains a command, with examples.",
 )
-app["--help"].group = app["--version"].group = Group("Options", sort_key=3)
+app["--help"].group = app["--version"].group = Group("Options", sort_key=9)
 
 
-def _command(name: str, where: str, help_text: str, *, group: Group, examples: str, codes: str = "") -> None:
+def _command(
+    name: str, where: str, help_text: str, *, group: Group | None, examples: str, codes: str = "", of: App = app
+) -> None:
     """Make a command known without importing it."""
     lines = [f"  {line.strip()}" for line in examples.strip().splitlines()]
     codes = codes or "0: it worked. 2: it could not be done."
     epilogue = "\n".join(["Examples:", *lines, "", f"Exit code {codes}"])
-    app.command(f"dragoman.cli.{where}", name=name, help=help_text, group=group, help_epilogue=epilogue)
+    of.command(f"dragoman.cli.{where}", name=name, help=help_text, group=group, help_epilogue=epilogue)
 
 
 # --- the format ------------------------------------------------------------------------------------------------------
@@ -106,6 +109,55 @@ _command(
         dragoman price openai:gpt-5 --input-tokens 1000 --at 2026-05-08
     """,
     codes="0: the receipt was printed. 2: the model or its price is not to be had.",
+)
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+_command(
+    "models",
+    "models:models",
+    "List the models that are known: what they can do and cost, and which can be called from here.\n\n"
+    "A model can be called if its provider has a key or runs on this machine; nobody is called to find out.",
+    group=MODELS,
+    examples="""
+        dragoman models
+        dragoman models sonnet --can images --min-context 500000
+        dragoman models --providers --ready
+    """,
+)
+route = App(
+    name="route",
+    help="Show which model would answer, and why; check a routing policy.",
+    group=MODELS,
+    help_format="plaintext",
+    version_flags=[],
+)
+app.command(route)
+_command(
+    "explain",
+    "route:explain",
+    "Show which model would answer a message, and why.\n\n"
+    "Every slot that is asked is shown with its reason. Nobody is called, and nothing is stored.",
+    group=None,
+    of=route,
+    examples="""
+        dragoman route explain 'fix the bug in cart.py'
+        dragoman route explain '@sonnet what is this?' --image chart.png
+        dragoman route explain 'go on' --session last --json
+    """,
+    codes="0: a model answers. 1: none may. 2: it could not be found out.",
+)
+_command(
+    "check",
+    "route:check",
+    "Look whether a routing policy is sound, and print every error in it with its place.",
+    group=None,
+    of=route,
+    examples="""
+        dragoman route check .dragoman/routing.yaml
+        dragoman route check routing.yaml --json
+    """,
+    codes="0: the policy is sound. 1: it has errors. 2: it could not be looked at.",
 )
 
 # --- the store -------------------------------------------------------------------------------------------------------

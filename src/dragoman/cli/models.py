@@ -1,0 +1,221 @@
+"""``dragoman models``: which models are known, what they can do and cost, and which of them can be called from here."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Final, Literal
+
+from cyclopts import Parameter
+from rich.table import Table
+from rich.text import Text
+
+from dragoman import settings as keys
+from dragoman.catalog import AdapterCapabilities, Model, Provider
+from dragoman.cli.store_option import JsonOption
+from dragoman.cli.terminal import console, counted, print_json, safe_line
+from dragoman.errors import SettingsError, UnknownPriceError
+from dragoman.pricing import PriceTable, Rates, library_prices
+from dragoman.routing import Registry
+from dragoman.settings import Settings
+
+Skill = Literal["images", "documents", "audio", "video", "tools", "thinking", "schema", "caching"]
+_SKILLS: Final[dict[Skill, str]] = {
+    "images": "supports_images",
+    "documents": "supports_documents",
+    "audio": "supports_audio",
+    "video": "supports_video",
+    "tools": "supports_tools",
+    "thinking": "supports_thinking",
+    "schema": "supports_structured_output",
+    "caching": "supports_prompt_caching",
+}
+EMBEDDED: Final = "local"  # the provider whose models come with an extra
+
+
+def models(
+    part: str | None = None,
+    *,
+    provider: str | None = None,
+    can: tuple[Skill, ...] = (),
+    min_context: int | None = None,
+    ready: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    providers: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    json: JsonOption = False,
+) -> None:
+    """List the models that are known, and which of them can be called from here.
+
+    Parameters
+    ----------
+    part
+        Only those with this in their id or aliases.
+    provider
+        Only this provider's, by its key.
+    can
+        Only those that can do this; say it again for more.
+    min_context
+        Only those that take so many tokens.
+    ready
+        Only those whose provider has a key, or needs none.
+    providers
+        List the providers instead: where each gets its key, and which variable holds it.
+    """
+    settings = keys.load()
+    registry = registry_of(settings)
+    if providers:
+        _show_providers(settings, registry, part, ready=ready, json=json)
+        return
+    only = settings.catalog.provider(provider).key if provider is not None else None
+    found = [
+        model
+        for model in settings.catalog.models.values()
+        if only in (None, model.provider)
+        and (part is None or any(part.lower() in name.lower() for name in (model.id, *model.aliases)))
+        and all(getattr(model.capabilities, _SKILLS[skill]) for skill in can)
+        and model.capabilities.max_context_tokens >= (min_context or 0)
+        and (not ready or registry.is_configured(model))
+    ]
+    prices = prices_of(settings)
+    if json:
+        print_json({"models": [_described(model, registry, prices) for model in found]})
+        return
+    out = console()
+    if not found:
+        out.print("no such model; a model without a row can be named as provider:model all the same")
+        return
+    out.print(_table(found, registry, prices))
+    ready_here = sum(registry.is_configured(model) for model in found)
+    told = f"\n{counted(len(found), 'model')}, {ready_here} of them can be called from here (●). "
+    told += "Prices are US dollars for a million tokens. Any other model can be named as provider:model."
+    out.print(told, style="dim")
+
+
+# --- what is set up --------------------------------------------------------------------------------------------------
+
+
+def registry_of(settings: Settings) -> Registry:
+    """The models that may be named, and which providers can be called."""
+    return Registry(
+        settings.catalog, [key for key, row in settings.catalog.providers.items() if key_origin(settings, row)]
+    )
+
+
+def key_origin(settings: Settings, row: Provider) -> str | None:
+    """Where a provider's key comes from, or why it needs none; none if the provider cannot be called.
+
+    Nobody is called to find out: whether a local server runs shows when it is.
+    """
+    if row.key == EMBEDDED:
+        return "embedded" if importlib.util.find_spec("xllamacpp") else None
+    try:
+        endpoint = settings.endpoint(row)
+    except SettingsError:
+        return None
+    if endpoint.key is not None:
+        return endpoint.key_origin
+    if row.runs_locally:
+        return "this machine"
+    is_own = row.key in settings.accounts or endpoint.base_url_origin != "catalog"
+    return endpoint.base_url_origin if is_own else None
+
+
+def prices_of(settings: Settings) -> PriceTable:
+    """The price library's table, for the catalog that is set up."""
+    return library_prices(settings.catalog.price_names, settings.catalog.is_free)
+
+
+# --- showing ---------------------------------------------------------------------------------------------------------
+
+
+def _rates(prices: PriceTable, model: str) -> Rates | None:
+    try:
+        return prices.price(model, datetime.now(UTC)).rates
+    except UnknownPriceError:
+        return None
+
+
+def _described(model: Model, registry: Registry, prices: PriceTable) -> dict[str, Any]:
+    return {
+        "id": model.id,
+        "aliases": registry.aliases_of(model.id),
+        "is_configured": registry.is_configured(model),
+        "capabilities": {name: getattr(model.capabilities, name) for name in model.capabilities.__struct_fields__},
+        "prices": _rates(prices, model.id),
+    }
+
+
+def _table(found: Sequence[Model], registry: Registry, prices: PriceTable) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("")
+    table.add_column("model", overflow="fold")
+    table.add_column("alias")
+    for name in ("context", "in", "out"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("can")
+    for model in sorted(found, key=lambda model: not registry.is_configured(model)):
+        is_ready = registry.is_configured(model)
+        rates = _rates(prices, model.id)
+        amounts = (
+            ("–", "–") if rates is None else (_amount(rates.input_per_mtok_usd), _amount(rates.output_per_mtok_usd))
+        )
+        table.add_row(
+            Text("●", "green") if is_ready else Text("○", "dim"),
+            Text(safe_line(model.id), "" if is_ready else "dim"),
+            safe_line(", ".join(registry.aliases_of(model.id))),
+            _tokens(model.capabilities.max_context_tokens),
+            *amounts,
+            Text(_can(model.capabilities), "dim"),
+        )
+    return table
+
+
+def _can(capabilities: AdapterCapabilities) -> str:
+    """What a model can do beyond words."""
+    return " ".join(skill for skill, name in _SKILLS.items() if getattr(capabilities, name) and skill != "caching")
+
+
+def _amount(rate: Decimal) -> str:
+    return "free" if rate == 0 else f"{rate.quantize(Decimal('0.01')):f}" if rate >= Decimal("0.01") else f"{rate:f}"
+
+
+def _tokens(count: int) -> str:
+    return f"{count / 1_000_000:.3g}M" if count >= 1_000_000 else f"{count // 1000}k" if count >= 1000 else str(count)
+
+
+def _show_providers(settings: Settings, registry: Registry, part: str | None, *, ready: bool, json: bool) -> None:
+    rows = [
+        row
+        for row in settings.catalog.providers.values()
+        if (part is None or part.lower() in f"{row.key} {row.title}".lower())
+        and (not ready or row.key in registry.configured)
+    ]
+    if json:
+        print_json({"providers": [_provider(settings, row) for row in rows]})
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("", "provider", "dialect", "key from", "or set"):
+        table.add_column(name, overflow="fold")
+    for row in sorted(rows, key=lambda row: row.key not in registry.configured):
+        origin = key_origin(settings, row)
+        table.add_row(
+            Text("●", "green") if origin else Text("○", "dim"),
+            safe_line(row.key),
+            Text(row.dialect, "dim"),
+            safe_line(origin or "–"),
+            Text("" if origin else " or ".join((*row.key_variables, *row.token_variables)), "dim"),
+        )
+    console().print(table)
+
+
+def _provider(settings: Settings, row: Provider) -> dict[str, Any]:
+    origin = key_origin(settings, row)
+    return {
+        "key": row.key,
+        "title": row.title,
+        "dialect": row.dialect,
+        "is_configured": origin is not None,
+        "key_origin": origin,
+        "key_variables": (*row.key_variables, *row.token_variables),
+    }

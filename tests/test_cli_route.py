@@ -1,0 +1,245 @@
+"""``dragoman route`` and ``dragoman models``, run as a user runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.catalog import builtin
+from dragoman.message import ImageBlock, ImageSource, Message, MessageMetadata, Role
+from dragoman.store import open_store
+from tests.routing.models import NOW
+
+COMMAND = Path(sys.executable).with_name("dragoman")
+KEY = "sk-ant-not-a-real-key-7777"
+POLICY = """
+schema_version: 1
+global_default: haiku
+rules:
+  - name: bugs
+    when: {message_matches: '(?i)\\bbug'}
+    use: opus
+"""
+
+
+class Home:
+    """A user with one key, in an empty home."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "SYSTEMROOT")}
+        self.environment = {
+            **kept,
+            "HOME": str(folder),
+            "COLUMNS": "140",
+            "NO_COLOR": "1",
+            "PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring",
+            "ANTHROPIC_API_KEY": KEY,
+        }
+
+    def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [COMMAND, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self.environment,
+            cwd=self.folder,
+            timeout=60,
+        )
+        assert KEY not in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    def json(self, *arguments: str | Path) -> dict[str, Any]:
+        return dict(json.loads(self.run(*arguments, "--json").stdout))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+@pytest.fixture
+def with_policy(home: Home) -> Home:
+    file = home.folder / ".dragoman" / "routing.yaml"
+    file.parent.mkdir()
+    file.write_text(POLICY, "utf-8")
+    return home
+
+
+def test_a_decision_is_shown_with_every_slot_that_was_asked(with_policy: Home) -> None:
+    done = with_policy.run("route", "explain", "there is a bug")
+    assert done.returncode == 0
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["rule", "chose", "anthropic:claude-opus-5-5", "matched", "rule", "'bugs'"] in lines
+    assert ["manual_sticky", "not", "applicable", "no", "sticky", "model", "set"] in lines
+    assert ["global_default", "not", "asked"] in lines
+    assert ["answers", "anthropic:claude-opus-5-5"] in lines
+    assert ".dragoman/routing.yaml" in done.stdout
+
+
+def test_a_decision_is_one_document_for_programs(with_policy: Home) -> None:
+    told = with_policy.json("route", "explain", "@sonnet there is a bug")
+    assert (told["chosen_model"], told["winner_index"], told["text"]) == (
+        "anthropic:claude-sonnet-5-5",
+        0,
+        "there is a bug",
+    )
+    assert told["record"] == {
+        "mode": "override",
+        "chosen_model": "anthropic:claude-sonnet-5-5",
+        "reason": "per-message @model override",
+    }
+    assert told["refusal"] is None
+    assert float(told["prompt_usd"]) > 0
+    assert len(told["policy"]["version"]) == 64
+    assert told["policy"]["warnings"] == []
+
+
+def test_without_a_policy_somebody_answers_whose_provider_has_a_key(home: Home) -> None:
+    told = home.json("route", "explain", "hello")
+    assert told["chosen_model"] == "anthropic:claude-sonnet-5-5"
+    home.environment["DRAGOMAN_MODEL"] = "haiku"
+    assert home.json("route", "explain", "hello")["chosen_model"] == "anthropic:claude-haiku-5-5"
+
+
+def test_a_choice_that_cannot_be_called_is_refused_with_exit_code_1(with_policy: Home) -> None:
+    done = with_policy.run("route", "explain", "hello", "--model", "gpt-5")
+    assert done.returncode == 1
+    assert "Cannot use openai:gpt-5: no such model is set up here" in done.stdout
+    assert "[routing_constraint_failure]" in done.stdout
+    told = with_policy.json("route", "explain", "@gpt-5 hello")
+    assert told["refusal"]["details"] == {
+        "source": "per_message_override",
+        "model": "openai:gpt-5",
+        "validation_failure": "not_configured",
+        "would_fall_back_to": "anthropic:claude-haiku-5-5",
+    }
+
+
+def test_a_picture_counts(with_policy: Home) -> None:
+    picture = with_policy.folder / "chart.png"
+    picture.write_bytes(b"\x89PNG")
+    done = with_policy.run("route", "explain", "look", "--image", picture, "--model", "local")
+    assert done.returncode == 1
+    assert "session contains images that this model can't process" in done.stdout
+    for wrong in ("nowhere.png", ".dragoman/routing.yaml"):
+        assert with_policy.run("route", "explain", "look", "--image", wrong).returncode == 2
+
+
+def test_a_name_that_nobody_has_is_one_line_and_exit_code_2(home: Home) -> None:
+    done = home.run("route", "explain", "@nobody hello")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.endswith("[unknown_model]\n")
+    assert home.run("route", "explain", "@sonnet").stderr.endswith("[empty_override]\n")
+
+
+def test_a_policy_with_errors_does_not_hold_and_they_are_shown(with_policy: Home) -> None:
+    (with_policy.folder / ".dragoman" / "routing.yaml").write_text("schema_version: 3\n", "utf-8")
+    done = with_policy.run("route", "explain", "hello")
+    assert done.returncode == 0
+    assert "$.schema_version: 1 is expected, not 3" in done.stdout
+
+
+def test_the_next_message_of_a_session_has_its_history_model_and_workspace(with_policy: Home) -> None:
+    url = f"sqlite:///{with_policy.folder}/chats.db"
+
+    async def fill() -> str:
+        async with open_store(url) as store:
+            session = await store.create_session(
+                workspace_path=str(with_policy.folder), active_model="anthropic:claude-haiku-5-5"
+            )
+            picture = ImageBlock(ImageSource("base64", "aGk="), "image/png")
+            said = Message("01KA2Y1V000000000000000000", session.id, Role.USER, (picture,), MessageMetadata(), NOW)
+            await store.append(session.id, [said])
+            return session.id
+
+    session_id = asyncio.run(fill())
+    told = with_policy.json("route", "explain", "a bug", "--session", session_id, "--store", url)
+    assert told["chain"][1]["candidate_model"] == told["chosen_model"] == "anthropic:claude-haiku-5-5"
+    assert told["needs"]["images"]
+    assert told["workspace"] == str(with_policy.folder)
+
+
+def test_a_delegated_task_goes_to_its_tier(with_policy: Home) -> None:
+    policy = with_policy.folder / "tiers.yaml"
+    policy.write_text("schema_version: 1\ntiers: {fast: haiku, balanced: sonnet, deep: opus}\n", "utf-8")
+    told = with_policy.json("route", "explain", "hello", "--tier", "deep", "--policy", policy)
+    assert (told["chosen_model"], told["record"]["mode"]) == ("anthropic:claude-opus-5-5", "delegate")
+
+
+def test_a_sound_policy_is_sound_and_one_with_errors_tells_them_all(with_policy: Home) -> None:
+    done = with_policy.run("route", "check", ".dragoman/routing.yaml")
+    assert (done.returncode, done.stdout) == (0, "the policy is sound\n")
+    wrong = with_policy.folder / "wrong.yaml"
+    wrong.write_text("schema_version: 1\nglobal_default: nobody\nrules:\n- {when: {}, use: opus}\n", "utf-8")
+    done = with_policy.run("route", "check", wrong)
+    assert done.returncode == 1
+    assert "$.global_default: no model 'nobody'" in done.stdout
+    assert "2 errors, nothing of it is taken" in done.stdout
+    told = with_policy.json("route", "check", wrong)
+    assert (told["valid"], len(told["errors"]), told["warnings"]) == (False, 2, [])
+    wrong.write_text("schema_version: 1\nglobal_default: gpt-5\n", "utf-8")
+    assert with_policy.json("route", "check", wrong) == {
+        "valid": True,
+        "errors": [],
+        "warnings": ["$.global_default: openai:gpt-5 cannot be called here: openai has no key"],
+    }
+
+
+def test_models_are_listed_with_what_they_can_do_and_cost(home: Home) -> None:
+    done = home.run("models", "claude-sonnet-4-6")
+    assert done.returncode == 0
+    assert [line.split() for line in done.stdout.splitlines()][1] == [
+        *("●", "anthropic:claude-sonnet-4-6", "1M", "3.00", "15.00"),
+        *("images", "documents", "tools", "thinking", "schema"),
+    ]
+    listed = home.json("models")["models"]
+    assert {model["id"] for model in listed} == set(builtin().models)
+
+
+def test_models_are_filtered(home: Home) -> None:
+    ready = {model["id"].partition(":")[0] for model in home.json("models", "--ready")["models"]}
+    assert "anthropic" in ready
+    assert "openai" not in ready
+    hearing = home.json("models", "--can", "audio", "--can", "video", "--min-context", "1000000")["models"]
+    assert hearing
+    assert all(model["capabilities"]["supports_audio"] for model in hearing)
+    assert all(model["capabilities"]["max_context_tokens"] >= 1_000_000 for model in hearing)
+    groq = home.json("models", "--provider", "groq")["models"]
+    assert {model["id"].partition(":")[0] for model in groq} == {"groq"}
+    assert home.run("models", "no-such-model").stdout.startswith("no such model")
+    assert home.run("models", "--provider", "nobody").returncode == 2
+
+
+def test_providers_say_where_their_key_comes_from_and_never_the_key(home: Home) -> None:
+    home.environment["OPENAI_API_KEY"] = KEY
+    told = {row["key"]: row for row in home.json("models", "--providers")["providers"]}
+    assert set(told) == set(builtin().providers)
+    assert told["anthropic"]["key_origin"] == "ANTHROPIC_API_KEY"
+    assert told["openai"]["is_configured"]
+    assert told["ollama"]["key_origin"] == "this machine"
+    for key in ("mistral", "vertex", "chatgpt-codex"):
+        assert not told[key]["is_configured"], key
+    ready = home.run("models", "--providers", "--ready")
+    assert "MISTRAL_API_KEY" not in ready.stdout
+    assert "MISTRAL_API_KEY" in home.run("models", "mistral", "--providers").stdout
+
+
+def test_an_endpoint_of_one_s_own_can_be_called_and_its_models_named(home: Home) -> None:
+    config = home.folder / ".config" / "dragoman" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(
+        '[providers.lab]\nbase_url = "http://lab.example:8000/v1"\n\n[models."lab:qwen"]\naliases = ["q"]\n'
+    )
+    config.chmod(0o600)
+    assert home.json("models", "q", "--provider", "lab")["models"][0]["is_configured"]
+    assert home.json("route", "explain", "@q hello")["chosen_model"] == "lab:qwen"
