@@ -120,13 +120,14 @@ class _Lines:
                 line = self._first(line)
             if len(line) > self.limit:
                 raise _too_long(f"{self.name}, line {self._number}", "it is longer than", self.limit_mb)
-            if line and not line.isspace():
+            if line := line.strip():
                 return Piece(self._number, line)
         return None
 
     def rest(self, begun: list[Piece]) -> bytes:
         """Everything, as one text."""
-        parts, length = [piece.data for piece in begun], sum(len(piece.data) for piece in begun)
+        parts = [part for piece in begun for part in (piece.data, b"\n")]
+        length = sum(len(part) for part in parts)
         while length <= self.limit and (more := self._stream.read(min(1 << 20, self.limit + 1 - length))):
             parts.append(more)
             length += len(more)
@@ -293,7 +294,7 @@ def _unpacked(lines: _Lines, source: Source) -> Iterator[Piece]:
     said = hashlib.sha256()
     last = Piece(0, b"")
     for piece in lines:
-        data = piece.data if piece.data.endswith(b"\n") else piece.data + b"\n"
+        data = piece.data + b"\n"
         if data.startswith(_ARCHIVE_HEADS[0]):
             said = hashlib.sha256()
         if data.startswith(_ARCHIVE_ENDS[0]) and f'"{said.hexdigest()}"'.encode() not in data:

@@ -159,7 +159,8 @@ def _work(job: _Job) -> _Done:
 def read_conversation(name: str, conversation: Conversation, source: str, unit: str, *, by_message: bool) -> Request:
     """A conversation; what is wrong with it is an ``InputError`` that says in which file and where."""
     try:
-        return formats.read(name, conversation, session_for(conversation), by_message=by_message)
+        session_id = "" if name == formats.CANONICAL else session_for(conversation)
+        return formats.read(name, conversation, session_id, by_message=by_message)
     except PieceError as error:
         where = source if unit == "document" else f"{source}, {unit} {error.number}"
         raise InputError(error.what, where=where, code=error.code) from None

@@ -133,10 +133,7 @@ def _answer(module: Any, wire: dict[str, Any], number: int) -> Message:
 
 def _in_session(request: Request, session_id: str) -> Request:
     """The same with each message in a session: most formats do not say which it is."""
-    if all(message.session_id for message in request.messages):
-        return request
-    placed = tuple(
-        message if message.session_id else msgspec.structs.replace(message, session_id=session_id)
-        for message in request.messages
-    )
-    return msgspec.structs.replace(request, messages=placed)
+    for message in request.messages:
+        if not message.session_id:  # it was made a moment ago, and nobody else has seen it yet
+            msgspec.structs.force_setattr(message, "session_id", session_id)
+    return request

@@ -147,7 +147,7 @@ def plain_options(body: dict[str, Any]) -> tuple[Options, dict[str, str]] | None
         if limit is not None:
             return None
         limit, spelled = body["max_tokens"], {"max_output_tokens": "max_tokens"}
-    if "model" not in body or ("tools" in body and not body["tools"]):
+    if "tools" in body and not body["tools"]:
         return None
     options = Options(
         max_output_tokens=limit,

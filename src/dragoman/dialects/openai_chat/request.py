@@ -62,7 +62,7 @@ def read_request(body: dict[str, Any]) -> Request:
     plain = plain_options(body)
     if plain is not None:
         raw = {"dialect": NAME, "spelled": plain[1]} if plain[1] else None
-        return Request(model=body["model"], messages=messages, tools=tools, options=plain[0], provider_raw=raw)
+        return Request(model=body.get("model"), messages=messages, tools=tools, options=plain[0], provider_raw=raw)
     spelled = _spelled(body)
     model = body.get("model")
     request = Request(
