@@ -1,4 +1,4 @@
-"""A model of two megabytes that was never trained, and the real llama.cpp server around it. For recording cassettes.
+"""A model of two megabytes that was never trained, and the real llama.cpp server around it. For cassettes and tests.
 
 The weights are a table, written by hand, of which token follows which. The model cannot understand anything, but the
 server does not know that: it tokenizes, samples, parses calls and reasoning, counts and streams as it would for any
@@ -9,8 +9,8 @@ other. What the model says is decided by the last token of the prompt, and that 
     a result                  words
     "think" in the question   reasoning, then words
 
-``python scripts/local_model.py FOLDER`` writes the model into the folder, prints the address that the server listens
-on, and serves until its standard input is closed. It needs the packages of ``requirements/record.txt``. The one rule:
+``python -m scripts.local_model FOLDER`` writes the model into the folder, prints the address that the server listens
+on, and serves until its standard input is closed. It needs xllamacpp and numpy. The one rule:
 the same model gives the same answers, so nothing here depends on time or chance.
 """
 
@@ -21,9 +21,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-import gguf
 import numpy as np
 import xllamacpp
+
+from scripts.gguf_file import TokenType, write_gguf
 
 ARCHITECTURE: Final = "llama"
 WIDTH: Final = 320  # one dimension for each token, so that a token is its own embedding
@@ -96,7 +97,7 @@ CHAT_TEMPLATE: Final = """
 
 def vocabulary() -> dict[str, int]:
     """Every token, and the kind that llama.cpp has for it."""
-    kinds = gguf.TokenType
+    kinds = TokenType
     tokens = {"<unk>": kinds.UNKNOWN}
     tokens |= {f"<0x{byte:02X}>": kinds.BYTE for byte in range(256)}
     tokens |= {END: kinds.CONTROL} | dict.fromkeys(BEGINNINGS, kinds.CONTROL)
@@ -119,33 +120,31 @@ def following(tokens: dict[str, int]) -> np.ndarray:
 def write_model(path: Path) -> None:
     """The model as a file that llama.cpp loads: one layer that adds nothing to what goes through it."""
     tokens = vocabulary()
-    identity = np.eye(len(tokens), WIDTH, dtype=np.float32)
-    writer = gguf.GGUFWriter(str(path), ARCHITECTURE)
-    writer.add_name("tiny")
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(32)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(HEADS)
-    writer.add_rope_dimension_count(WIDTH // HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(len(tokens))
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    writer.add_tokenizer_model("llama")
-    writer.add_tokenizer_pre("default")
-    writer.add_token_list(list(tokens))
-    writer.add_token_scores([0.0] * len(tokens))
-    writer.add_token_types([int(kind) for kind in tokens.values()])
-    writer.add_eos_token_id(list(tokens).index(END))
-    writer.add_unk_token_id(0)
-    writer.add_add_bos_token(False)
-    writer.add_add_space_prefix(False)
-    writer.add_chat_template(CHAT_TEMPLATE)
-    writer.add_tensor("token_embd.weight", identity)
-    writer.add_tensor("output_norm.weight", np.ones(WIDTH, np.float32))
-    writer.add_tensor("output.weight", following(tokens))
-    for name, shape in {
+    fields = {
+        "general.architecture": ARCHITECTURE,
+        "general.name": "tiny",
+        "general.file_type": 0,  # every number has 32 bits
+        "llama.context_length": CONTEXT,
+        "llama.embedding_length": WIDTH,
+        "llama.block_count": 1,
+        "llama.feed_forward_length": 32,
+        "llama.attention.head_count": HEADS,
+        "llama.attention.head_count_kv": HEADS,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.dimension_count": WIDTH // HEADS,
+        "llama.vocab_size": len(tokens),
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": list(tokens),
+        "tokenizer.ggml.scores": [0.0] * len(tokens),
+        "tokenizer.ggml.token_type": list(tokens.values()),
+        "tokenizer.ggml.eos_token_id": list(tokens).index(END),
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.add_bos_token": False,
+        "tokenizer.ggml.add_space_prefix": False,
+        "tokenizer.chat_template": CHAT_TEMPLATE,
+    }
+    shapes = {
         "attn_q": (WIDTH, WIDTH),
         "attn_k": (WIDTH, WIDTH),
         "attn_v": (WIDTH, WIDTH),
@@ -153,14 +152,15 @@ def write_model(path: Path) -> None:
         "ffn_gate": (32, WIDTH),
         "ffn_up": (32, WIDTH),
         "ffn_down": (WIDTH, 32),
-    }.items():
-        writer.add_tensor(f"blk.0.{name}.weight", np.zeros(shape, np.float32))
-    for name in ("attn_norm", "ffn_norm"):
-        writer.add_tensor(f"blk.0.{name}.weight", np.ones(WIDTH, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    }
+    tensors = {
+        "token_embd.weight": np.eye(len(tokens), WIDTH, dtype=np.float32),
+        "output_norm.weight": np.ones(WIDTH, np.float32),
+        "output.weight": following(tokens),
+        **{f"blk.0.{name}.weight": np.zeros(shape, np.float32) for name, shape in shapes.items()},
+        **{f"blk.0.{name}.weight": np.ones(WIDTH, np.float32) for name in ("attn_norm", "ffn_norm")},
+    }
+    write_gguf(path, fields, tensors)
 
 
 def serve(path: Path) -> xllamacpp.Server:

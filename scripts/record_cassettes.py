@@ -104,7 +104,7 @@ def llama_cpp(installed: Path) -> Iterator[Server]:
     with (
         tempfile.TemporaryDirectory() as folder,
         (Path(folder) / "log").open("w") as log,
-        _running([python, ROOT / "scripts" / "local_model.py", folder], log) as process,
+        _running([python, "-m", "scripts.local_model", folder], log) as process,
     ):
         yield Server(f"llama.cpp (xllamacpp {version})", _address(process))
 
@@ -126,7 +126,7 @@ def aimock(installed: Path) -> Iterator[Server]:
 def _running(command: list[Any], log: Any) -> Iterator[subprocess.Popen[str]]:
     """A process that says where it listens, and ends with us."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True, cwd=ROOT) as process:
         try:
             yield process
         finally:

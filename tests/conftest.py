@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.servers.fixtures import aimock_server, llama_server  # noqa: F401  fixtures for every folder
+
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = Path(os.environ.get("DRAGOMAN_CORPUS", ROOT.parent / "shared" / "corpus"))
 

@@ -44,6 +44,8 @@ class Answer:
         except (aiohttp.ClientError, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise
+            if left := _left_in(self._response.content):
+                return left
             raise Broken(network_fault("stream_broken", f"the connection broke: {_reason(error)}")) from error
 
 
@@ -117,6 +119,12 @@ class Transport:
             is_direct = urllib.request.proxy_bypass(url.host or "")
             self._proxies[origin] = None if is_direct else urllib.request.getproxies().get(url.scheme)
         return self._proxies[origin]
+
+
+def _left_in(content: aiohttp.StreamReader) -> bytes:
+    """What had arrived when the connection broke, and was not read. aiohttp (3.14) has no public way to it."""
+    read = getattr(content, "_read_nowait", None)
+    return bytes(read(-1)) if read is not None else b""
 
 
 def _noting_reuse() -> aiohttp.TraceConfig:

@@ -1,0 +1,75 @@
+"""Write a model as a GGUF file: fields and tensors of 32-bit floats, as llama.cpp loads them. It needs numpy.
+
+The layout is that of version 3: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The one rule: what is
+written here is for tests; it knows no other kind of number than the ones it needs.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+ALIGNMENT: Final = 32
+_UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9  # the kinds of a field's value
+_FLOATS: Final = 0  # the kind of a tensor
+
+
+class TokenType:
+    """What llama.cpp takes a token for."""
+
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    BYTE = 6
+
+
+def write_gguf(path: Path, fields: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    """A file with these fields and tensors."""
+    out = io.BytesIO()
+    out.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(fields)))
+    for name, value in fields.items():
+        kind, data = _value(value)
+        out.write(_string(name) + struct.pack("<I", kind) + data)
+    offset = 0
+    for name, tensor in tensors.items():
+        shape = tensor.shape[::-1]  # the fastest dimension first
+        out.write(_string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape))
+        out.write(struct.pack("<IQ", _FLOATS, offset))
+        offset += _padded(tensor.nbytes)
+    out.write(bytes(_padded(out.tell()) - out.tell()))
+    for tensor in tensors.values():
+        out.write(tensor.astype("<f4").tobytes() + bytes(_padded(tensor.nbytes) - tensor.nbytes))
+    path.write_bytes(out.getvalue())
+
+
+def _padded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _value(value: Any) -> tuple[int, bytes]:
+    match value:
+        case bool():
+            return _BOOL, struct.pack("<?", value)
+        case int():
+            return _UINT32, struct.pack("<I", value)
+        case float():
+            return _FLOAT32, struct.pack("<f", value)
+        case str():
+            return _STRING, _string(value)
+        case [str(), *_]:
+            return _ARRAY, struct.pack("<IQ", _STRING, len(value)) + b"".join(map(_string, value))
+        case [float(), *_]:
+            return _ARRAY, struct.pack(f"<IQ{len(value)}f", _FLOAT32, len(value), *value)
+        case [int(), *_]:
+            return _ARRAY, struct.pack(f"<IQ{len(value)}i", _INT32, len(value), *value)
+        case _:
+            raise TypeError(f"no kind for {value!r}")

@@ -1,0 +1,107 @@
+"""Damaged streams over a socket: none looks like a success, none raises, and what had arrived is kept."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman import dialects
+from dragoman.client import Call, Client, Timeouts
+from dragoman.event import fold
+from dragoman.exchange import Reply
+from tests import recorded
+from tests.client.asking import ONCE, call_to, told
+from tests.dialects.damage import calls_of, text_of
+from tests.servers.faulty import CLOSE, RESET, SILENCE, Answer, Faulty, chunk, head, stream
+
+every_dialect = pytest.mark.parametrize("dialect", dialects.names())
+PATIENT = Timeouts(connect_s=20, first_byte_s=20, silence_s=20, whole_s=60)
+
+
+def cases_of(dialect: str) -> Iterator[tuple[str, bytes, str | None]]:
+    """What the tests of a dialect's own reader feed it, with the code that it has to end with."""
+    cases: Any = importlib.import_module(f"tests.dialects.test_damaged_{dialect}").CASES
+    named = cases.items() if isinstance(cases, dict) else ((case.name, case) for case in cases)
+    for name, case in named:
+        if getattr(case, "framing", None) in (None, "aws-eventstream") and not getattr(case, "quirks", ()):
+            yield name, case.data, case.code
+
+
+def told_by_reader(dialect: str, data: bytes, quirks: tuple[str, ...]) -> Reply:
+    """What the reader of the dialect makes of the bytes, without any socket."""
+    reader = dialects.load(dialect).stream_reader(None, quirks)
+    return fold([*reader.feed(data), *reader.close()])
+
+
+@every_dialect
+async def test_every_damaged_stream_ends_over_a_socket_as_its_reader_says(dialect: str) -> None:
+    cases = list(cases_of(dialect))
+    assert sum(code is not None for _, _, code in cases) >= 16
+    said: dict[str, tuple[str | None, str | None]] = {}
+    async with Faulty(lambda asked: stream([cases[int(asked.headers["x-case"])][1]])) as server, Client() as client:
+        for number, (name, data, code) in enumerate(cases):
+            call = call_to(dialect, server.address, streamed=True, retries=ONCE, timeouts=PATIENT)
+            call = numbered(call, number)
+            reply = await told(client, call)
+            expected = told_by_reader(dialect, data, call.endpoint.provider.quirks)
+            assert text_of(reply) == text_of(expected), name
+            assert calls_of(reply) == calls_of(expected), name
+            got = reply.fault.code if reply.fault else None
+            if got != code:
+                said[name] = (got, code)
+    assert said == {}
+
+
+def numbered(call: Call, number: int) -> Call:
+    """The call, with a header that tells the server which case it is."""
+    endpoint = msgspec.structs.replace(call.endpoint, headers={"x-case": str(number)})
+    return msgspec.structs.replace(call, endpoint=endpoint)
+
+
+@every_dialect
+@pytest.mark.slow
+async def test_a_stream_cut_at_every_byte_is_no_success_and_makes_no_call_and_loses_no_word(dialect: str) -> None:
+    data = recorded.cassette(dialect, "call-streamed").response.stream
+    quirks = call_to(dialect, "http://127.0.0.1:1", streamed=True).endpoint.provider.quirks
+    whole = told_by_reader(dialect, data, quirks)
+    assert calls_of(whole) == [("read_file", {"path": "README.md"})]
+    complete: list[int] = []
+    async with Faulty(lambda asked: stream([data[: int(asked.headers["x-case"])]])) as server, Client() as client:
+        call = call_to(dialect, server.address, streamed=True, retries=ONCE, timeouts=PATIENT)
+        for length in range(len(data) + 1):
+            reply = await told(client, numbered(call, length))
+            expected = told_by_reader(dialect, data[:length], quirks)
+            assert (text_of(reply), calls_of(reply)) == (text_of(expected), calls_of(expected))
+            if reply.fault is None:
+                complete.append(length)
+                assert (text_of(reply), calls_of(reply)) == (text_of(whole), calls_of(whole))
+            else:
+                assert reply.fault.code in ("stream_incomplete", "empty_response", "bad_content_type")
+    # Whole is only what has the provider's own sign of the end, behind which nothing of the message comes any more.
+    assert complete == list(range(complete[0], len(data) + 1))
+
+
+@every_dialect
+async def test_a_connection_that_is_torn_down_in_the_middle_keeps_what_came(dialect: str) -> None:
+    data = recorded.cassette(dialect, "text-streamed").response.stream
+    half = data[: len(data) // 2]
+    endings: dict[str, Answer] = {
+        "reset": stream([half], 0.05, RESET),
+        "closed without the last chunk": stream([half], CLOSE),
+        "cut within a chunk": [head(transfer_encoding="chunked"), chunk(half)[:-10], CLOSE],
+        "shorter than its head says": [head(content_length=str(len(data))), half, CLOSE],
+        "silent": stream([half], SILENCE),
+    }
+    for name, ending in endings.items():
+        async with Faulty([ending]) as server, Client() as client:
+            timeouts = Timeouts(silence_s=0.2)
+            reply = await told(client, call_to(dialect, server.address, streamed=True, retries=ONCE, timeouts=timeouts))
+        assert reply.fault is not None, name
+        assert reply.fault.code == "stream_broken", name
+        assert reply.fault.retryable
+        arrived = half[:-8] if name.startswith("cut within") else half
+        assert text_of(reply) == text_of(told_by_reader(dialect, arrived, ())), name

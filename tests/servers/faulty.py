@@ -1,0 +1,149 @@
+"""A server that sends exactly the bytes it is told, and goes wrong as it is told.
+
+    async with Faulty([answer(b"{}")]) as server:        one answer after the other; the last one is given again and again
+        server.address                                   http://127.0.0.1:PORT
+        server.requests                                  what came, in order
+        await server.hung_up.wait()                      the other side closed a connection before the answer was over
+
+An answer is a list of steps: bytes to send, seconds to wait, ``SILENCE`` (until the other side goes), ``RESET`` (the
+connection is torn down), ``CLOSE`` (it is closed properly). After the last step the connection is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Self
+
+import msgspec
+
+SILENCE: Final = "silence"
+RESET: Final = "reset"
+CLOSE: Final = "close"
+Step = bytes | float | str
+Answer = Sequence[Step]
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request that came."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    connection: int  # which one it came on, counted from 0
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
+class Faulty:
+    """The server. ``answers`` are given in turn, or by a function of the request."""
+
+    def __init__(self, answers: Sequence[Answer] | Callable[[Asked], Answer]) -> None:
+        self._answers = answers
+        self.requests: list[Asked] = []
+        self.connections = 0
+        self.hung_up = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        self.address = f"http://127.0.0.1:{self.port}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._serve(reader, writer, self.connections))
+        self.connections += 1
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        try:
+            while asked := await _request(reader, number):
+                answer = self._next(asked)
+                self.requests.append(asked)
+                if not await self._play(answer, reader, writer):
+                    return
+        except (ConnectionError, asyncio.IncompleteReadError):
+            self.hung_up.set()
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    def _next(self, asked: Asked) -> Answer:
+        if callable(self._answers):
+            return self._answers(asked)
+        return self._answers[min(len(self.requests), len(self._answers) - 1)]
+
+    async def _play(self, answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        for step in answer:
+            match step:
+                case bytes():
+                    writer.write(step)
+                    await writer.drain()
+                case "silence":
+                    await reader.read()
+                    self.hung_up.set()
+                    return False
+                case "reset":
+                    raw: socket.socket = writer.get_extra_info("socket")
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    writer.transport.abort()
+                    return False
+                case "close":
+                    return False
+                case _:
+                    await asyncio.sleep(float(step))
+        return True
+
+
+async def _request(reader: asyncio.StreamReader, connection: int) -> Asked | None:
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    except asyncio.IncompleteReadError:
+        return None
+    first, *lines = head.rstrip().split("\r\n")
+    method, path, _ = first.split(" ", 2)
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    body = await reader.readexactly(int(headers.get("content-length", 0)))
+    return Asked(method, path, headers, body, connection)
+
+
+def head(status: int = 200, **headers: str) -> bytes:
+    """The head of an answer; underscores in the names of headers are hyphens."""
+    lines = [f"HTTP/1.1 {status} As Told", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def answer(body: bytes, status: int = 200, **headers: str) -> list[Step]:
+    """A whole answer."""
+    known = {"content_type": "application/json", **headers}
+    return [head(status, **known, content_length=str(len(body))) + body]
+
+
+def chunk(data: bytes) -> bytes:
+    """Bytes in the framing of a chunked answer."""
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+END: Final = b"0\r\n\r\n"
+
+
+def stream(pieces: Iterable[bytes], *then: Step, content_type: str = "text/event-stream", **headers: str) -> list[Step]:
+    """A streamed answer: its pieces, and then what is told, or a proper end."""
+    begin = head(content_type=content_type, transfer_encoding="chunked", **headers)
+    return [begin, *(chunk(piece) for piece in pieces if piece), *(then or (END,))]
