@@ -26,11 +26,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from cyclopts import App
 from sybil import Document, Example, Region
 from sybil.parsers.markdown import PythonCodeBlockParser
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
-from dragoman import catalog, entries, errors, event, exchange, pricing, toolschema
+from dragoman import catalog, entries, errors, event, exchange, pricing, routing, toolschema
 from dragoman.cli import app
 from dragoman.exchange import FAULT_CODES
 from tests.conftest import ROOT
@@ -258,6 +259,9 @@ def tags(union: object) -> list[str]:
         ("catalog.md", "Quirks", list(catalog.QUIRKS)),
         ("pricing.md", "A price file", list(fields(pricing._Row))),
         ("entries.md", "The types", list(entries.TYPES)),
+        ("routing.md", "The slots", list(routing.SLOTS)),
+        ("routing.md", "Gates", list(routing.FAILURES)),
+        ("routing.md", "Predicates", list(routing.PREDICATES)),
         ("errors.md", "What a fault says", list(fields(exchange.Fault))),
         ("errors.md", "Kinds of faults", [kind.value for kind in exchange.ErrorClass]),
     ],
@@ -266,10 +270,22 @@ def test_a_table_names_everything_that_there_is(page: str, heading: str, names: 
     assert sorted(rows(page, heading)) == sorted(names)
 
 
-@pytest.mark.parametrize("command", [name for name in app if not name.startswith("-")])
+def commands(of: App = app, before: str = "") -> list[str]:
+    """Every command, those of a family with its name before theirs."""
+    found = []
+    for name in (name for name in of if not name.startswith("-")):
+        inner = [inner for inner in of[name] if not inner.startswith("-")]
+        found += commands(of[name], f"{before}{name} ") if inner else [before + name]
+    return found
+
+
+@pytest.mark.parametrize("command", commands())
 def test_every_command_is_documented_with_its_options(command: str) -> None:
     documented = rows("cli.md", f"dragoman {command}")
-    options = [argument.names[0] for argument in app[command].assemble_argument_collection()]
+    named = app
+    for name in command.split():
+        named = named[name]
+    options = [argument.names[0] for argument in named.assemble_argument_collection()]
     given = {name.partition(" ")[0] for name in documented}
     for option in options:
         assert option in given or option.removeprefix("--").upper() in given, option
@@ -277,8 +293,8 @@ def test_every_command_is_documented_with_its_options(command: str) -> None:
 
 
 def test_every_documented_command_exists() -> None:
-    headings = re.findall(r"^## dragoman (\S+)$", (DOCS / "cli.md").read_text("utf-8"), flags=re.MULTILINE)
-    assert sorted(headings) == sorted(name for name in app if not name.startswith("-"))
+    headings = re.findall(r"^## dragoman (.+)$", (DOCS / "cli.md").read_text("utf-8"), flags=re.MULTILINE)
+    assert sorted(headings) == sorted(commands())
 
 
 def codes_of_classes() -> set[str]:
