@@ -1,0 +1,161 @@
+"""The tool that runs a command: what it gives, and that nothing of it stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from dragoman.tools import ToolRegistry, Workspace, dispatch
+from dragoman.tools.commands import environment_without_secrets, run_command
+from tests.tools.calling import Heard, a_bench, a_call, result_of, text_of
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+async def until_gone(pids: list[int]) -> bool:
+    for _ in range(500):
+        if not any(is_alive(pid) for pid in pids):
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+async def pids_in(file: Path, count: int) -> list[int]:
+    """The numbers that processes wrote into a file, once there are so many."""
+    while not file.is_file() or len(file.read_text().split()) < count:
+        await asyncio.sleep(0.01)
+    return [int(word) for word in file.read_text().split()]
+
+
+async def test_a_command_gives_its_exit_code_and_what_it_printed(root: Path, workspace: Workspace) -> None:
+    (root / "sub").mkdir()
+    good = await result_of(run_command, workspace, command="pwd; echo oops >&2", path="sub")
+    assert (text_of(good), good.is_error) == (f"[exit code 0]\n{root}/sub\noops\n", False)
+    bad = await result_of(run_command, workspace, command="exit 3")
+    assert (text_of(bad), bad.is_error) == ("[exit code 3]", True)
+
+
+async def test_a_program_is_run_without_a_shell(workspace: Workspace) -> None:
+    result = await result_of(run_command, workspace, argv=["printf", "%s|", "$HOME", "a b", ";"])
+    assert text_of(result) == "[exit code 0]\n$HOME|a b|;|"
+
+
+@pytest.mark.parametrize("given", [{}, {"command": "a", "argv": ["b"]}, {"command": "a\0b"}])
+async def test_what_cannot_be_run_is_said(workspace: Workspace, given: dict[str, object]) -> None:
+    assert (await result_of(run_command, workspace, **given)).is_error
+
+
+async def test_a_program_or_a_folder_that_there_is_not_is_said(workspace: Workspace) -> None:
+    assert text_of(await result_of(run_command, workspace, argv=["no-such-program"])) == (
+        "'no-such-program' does not exist"
+    )
+    assert (
+        text_of(await result_of(run_command, workspace, command="true", path="missing")) == "'missing' does not exist"
+    )
+
+
+async def test_a_command_has_nothing_to_read(workspace: Workspace) -> None:
+    assert text_of(await result_of(run_command, workspace, command="cat; echo end")) == "[exit code 0]\nend\n"
+
+
+async def test_of_a_long_output_the_beginning_and_the_end_are_kept(workspace: Workspace) -> None:
+    text = text_of(await result_of(run_command, workspace, command="seq 1 200000"))
+    assert text.startswith("[exit code 0]\n1\n2\n")
+    assert text.endswith("199999\n200000\n")
+    assert "bytes left out" in text
+    assert len(text) < 33_000
+
+
+async def test_a_command_does_not_inherit_secrets_and_cannot_print_them(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "sk-very-secret")
+    monkeypatch.setenv("DATABASE_URL", "postgres://me:hidden-word@localhost/db")
+    monkeypatch.setenv("HARMLESS", "shown")
+    result = await result_of(run_command, workspace, command="env; echo sk-very-secret")
+    text = text_of(result)
+    assert "HARMLESS=shown" in text
+    assert "SOME_API_KEY" not in text
+    assert "hidden-word" not in text
+    assert "sk-very-secret" not in text
+    assert text.endswith("[redacted]\n")
+
+
+def test_secrets_are_known_by_their_names_and_by_passwords_in_addresses() -> None:
+    secret = ["OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "DB_PASSWORD", "ANTHROPIC_AUTH_TOKEN"]
+    secret += ["GOOGLE_APPLICATION_CREDENTIALS", "SSH_AUTH_SOCK", "NPM_TOKENS", "my_secret", "SENTRY_DSN"]
+    plain = ["PATH", "HOME", "PWD", "OLDPWD", "KEYBOARD", "MONKEY", "TOKENIZERS_PARALLELISM", "AUTHOR", "LANG"]
+    kept, values = environment_without_secrets({**dict.fromkeys(secret, "12345678"), **dict.fromkeys(plain, "x")})
+    assert sorted(kept) == sorted(plain)
+    assert set(values) == {"12345678"}
+    assert environment_without_secrets({"PROXY": "http://me:word@host", "PLAIN": "http://host:80"})[0] == {
+        "PLAIN": "http://host:80"
+    }
+
+
+async def test_what_runs_is_told_without_its_secrets(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "very-secret-token")
+    heard = Heard()
+    call = a_call("run_command", command="echo very-secret-token")
+    await dispatch([call], ToolRegistry([run_command]), a_bench(workspace), events=heard)
+    assert heard.payloads("tool.completed")[0]["command_executed"] == "echo [redacted]"
+
+
+STARTS_OTHERS = "echo $$ >> pids; (echo $BASHPID >/dev/null; sh -c 'echo $$ >> pids; exec sleep 600') & "
+
+
+async def test_a_command_that_is_too_slow_ends_with_everything_that_it_started(
+    root: Path, workspace: Workspace
+) -> None:
+    command = f"{STARTS_OTHERS} echo begun; sleep 600"
+    result = await result_of(run_command, workspace, command=command, timeout_s=1)
+    assert text_of(result) == "[stopped after 1 s]\nbegun\n"
+    assert result.is_error
+    assert await until_gone(await pids_in(root / "pids", 2))
+
+
+async def test_a_command_that_will_not_end_is_ended(root: Path, workspace: Workspace) -> None:
+    command = "trap '' TERM; echo $$ >> pids; while :; do sleep 1; done"
+    await result_of(run_command, workspace, command=command, timeout_s=1)
+    assert await until_gone(await pids_in(root / "pids", 1))
+
+
+async def test_what_a_command_leaves_in_the_background_ends_with_it(root: Path, workspace: Workspace) -> None:
+    result = await result_of(
+        run_command, workspace, command=f"{STARTS_OTHERS} while [ $(wc -l < pids) -lt 2 ]; do :; done"
+    )
+    assert not result.is_error
+    assert await until_gone(await pids_in(root / "pids", 2))
+
+
+async def test_a_process_that_leaves_the_group_does_not_keep_us_waiting(root: Path, workspace: Workspace) -> None:
+    result = await result_of(
+        run_command,
+        workspace,
+        command="setsid sh -c 'echo $$ > pids; exec sleep 600' & while [ ! -s pids ]; do :; done",
+    )
+    (pid,) = await pids_in(root / "pids", 1)
+    os.kill(pid, 9)  # only such a process stays behind
+    assert text_of(result) == "[exit code 0]"
+
+
+async def test_a_command_that_is_cancelled_ends_with_everything_that_it_started(
+    root: Path, workspace: Workspace
+) -> None:
+    stop = asyncio.Event()
+    call = a_call("run_command", command=f"{STARTS_OTHERS} sleep 600")
+    task = asyncio.create_task(dispatch([call], ToolRegistry([run_command]), a_bench(workspace), stop=stop))
+    pids = await pids_in(root / "pids", 2)
+    stop.set()
+    (result,) = await task
+    assert result.is_error
+    assert await until_gone(pids)
