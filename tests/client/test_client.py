@@ -1,0 +1,569 @@
+"""The client: what it sends, how often it asks, how long it waits, and what becomes of what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+import ssl
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman import dialects
+from dragoman.client import Call, Client, Journal, Limits, Retries, Timeouts
+from dragoman.client.addresses import SPOKEN, address_of
+from dragoman.event import MessageComplete, StreamError, TextDelta
+from dragoman.exchange import ErrorClass, Fault, Reply
+from dragoman.settings import Secret
+from tests import recorded
+from tests.client.asking import KEY, ONCE, Unhurried, call_to, heard, text_of, told
+from tests.servers.faulty import CLOSE, END, RESET, SILENCE, Answer, Asked, Faulty, answer, chunk, head, stream
+from tests.servers.fixtures import LLAMA_WORDS
+
+every_dialect = pytest.mark.parametrize("dialect", dialects.names())
+both_ways = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+WHOLE = json.dumps(recorded.cassette("openai_chat", "text").response.body).encode()
+STREAMED = recorded.cassette("openai_chat", "text-streamed").response.stream
+LIMITED = b'{"error": {"message": "slow down", "type": "requests", "code": "rate_limit_exceeded"}}'
+
+
+def good(*, streamed: bool, **headers: str) -> Answer:
+    return stream([STREAMED], **headers) if streamed else answer(WHOLE, **headers)
+
+
+async def reply_to(client: Client, call: Call, *, streamed: bool) -> Reply:
+    return await told(client, call) if streamed else await client.send(call)
+
+
+async def failed(client: Client, call: Call, *, streamed: bool) -> Fault:
+    reply = await reply_to(client, call, streamed=streamed)
+    assert reply.fault is not None
+    assert reply.fault.provider == call.endpoint.provider.key
+    return reply.fault
+
+
+# --- what is sent ----------------------------------------------------------------------------------------------------
+
+
+def test_every_dialect_has_an_address() -> None:
+    assert set(SPOKEN) == set(dialects.names())
+
+
+@every_dialect
+@both_ways
+async def test_a_request_goes_where_the_provider_s_own_sdk_would_send_it(dialect: str, streamed: bool) -> None:
+    async with Faulty([answer(b"{}", 400)]) as server, Client() as client:
+        call = call_to(dialect, server.address, streamed=streamed)
+        await reply_to(client, call, streamed=streamed)
+    (asked,) = server.requests
+    assert asked.path == recorded.cassette(dialect, "text-streamed" if streamed else "text").request.path
+    assert asked.json == call.wire
+    key = {
+        "anthropic": ("x-api-key", KEY),
+        "gemini": ("x-goog-api-key", KEY),
+        "ollama": None,
+    }.get(dialect, ("authorization", f"Bearer {KEY}"))
+    carried = [(name, value) for name, value in asked.headers.items() if KEY in value]
+    assert carried == ([key] if key else [])
+    assert KEY not in asked.path
+    assert asked.headers["user-agent"] == "dragoman"
+
+
+def test_a_version_that_is_also_in_the_base_url_is_not_doubled() -> None:
+    call = call_to("anthropic", "https://relay.example/v1", streamed=False)
+    assert address_of(call.endpoint, "m", streamed=False) == "https://relay.example/v1/messages"
+    call = call_to("gemini", "https://relay.example/v1beta", streamed=False)
+    where = address_of(call.endpoint, "models/gemini-2.5-pro", streamed=False)
+    assert where == "https://relay.example/v1beta/models/gemini-2.5-pro:generateContent"
+
+
+def test_a_model_cannot_change_the_address() -> None:
+    call = call_to("bedrock_converse", "https://aws.example", streamed=False)
+    where = address_of(call.endpoint, "../../admin?x=#y", streamed=False)
+    assert where == "https://aws.example/model/..%2F..%2Fadmin%3Fx%3D%23y/converse"
+
+
+async def test_a_call_that_asks_for_the_other_kind_of_answer_is_a_mistake() -> None:
+    async with Client() as client:
+        with pytest.raises(ValueError, match="stream"):
+            await client.send(call_to("openai_chat", "http://127.0.0.1:1", streamed=True))
+        with pytest.raises(ValueError, match="whole"):
+            await heard(client, call_to("ollama", "http://127.0.0.1:1", streamed=False))
+
+
+@both_ways
+async def test_a_connection_is_used_again(streamed: bool) -> None:
+    async with Faulty([good(streamed=streamed)]) as server, Client() as client:
+        for _ in range(5):
+            call = call_to("openai_chat", server.address, streamed=streamed)
+            assert text_of(await reply_to(client, call, streamed=streamed)) == LLAMA_WORDS
+    assert server.connections == 1
+
+
+async def test_a_kept_connection_that_was_closed_meanwhile_costs_no_retry() -> None:
+    async with Faulty([[*answer(WHOLE), 0.01, CLOSE]]) as server, Unhurried() as client:
+        for _ in range(5):
+            journal = Journal()
+            assert (await client.send(call_to("openai_chat", server.address, streamed=False), journal)).fault is None
+            assert journal.attempts == 1
+    assert client.waits == []
+
+
+# --- asking again ----------------------------------------------------------------------------------------------------
+
+
+@both_ways
+async def test_a_limit_is_waited_for_and_then_the_answer_is_whole(streamed: bool) -> None:
+    told_why: list[tuple[str, float]] = []
+    answers = [answer(LIMITED, 429, retry_after="3", x_request_id="r-1"), good(streamed=streamed, x_request_id="r-2")]
+    async with Faulty(answers) as server, Unhurried() as client:
+        call = call_to(
+            "openai_chat",
+            server.address,
+            streamed=streamed,
+            on_retry=lambda fault, seconds: told_why.append((fault.code, seconds)),
+        )
+        journal = Journal()
+        if streamed:
+            assert isinstance([event async for event in client.stream(call, journal)][-1], MessageComplete)
+        else:
+            assert (await client.send(call, journal)).fault is None
+    assert told_why == [("rate_limited", 3.0)]
+    assert client.waits == [3.0]
+    assert (journal.attempts, journal.retry_count, journal.status, journal.request_id) == (2, 1, 200, "r-2")
+    assert [(fault.request_id, seconds) for fault, seconds in journal.retries] == [("r-1", 3.0)]
+    assert journal.latency_ms is not None
+
+
+@pytest.mark.parametrize(
+    ("headers", "waits"),
+    [
+        ({}, [1.0, 2.0]),
+        ({"retry_after": "0.2"}, [1.0, 2.0]),
+        ({"retry_after": "45"}, [45.0, 45.0]),
+        ({"retry_after": "61"}, []),
+        ({"retry_after": "86400"}, []),
+        ({"retry_after_ms": "2500"}, [2.5, 2.5]),
+        ({"retry_after": "soon"}, [1.0, 2.0]),
+        ({"retry_after": "-5"}, [1.0, 2.0]),
+        ({"retry_after": "Sun, 15 Nov 2026 12:00:20 GMT"}, [20.0, 20.0]),
+        ({"retry_after": "Sun, 15 Nov 2026 11:00:00 GMT"}, [1.0, 2.0]),
+        ({"retry_after": "Sun, 15 Nov 2099 11:00:00 GMT"}, []),
+        ({"x_should_retry": "false"}, []),
+        ({"x_should_retry": "true"}, [1.0, 2.0]),
+    ],
+)
+async def test_the_provider_says_how_long_to_wait(headers: dict[str, str], waits: list[float]) -> None:
+    noon = datetime(2026, 11, 15, 12, tzinfo=UTC)
+    async with (
+        Faulty([answer(LIMITED, 429, **headers)]) as server,
+        Unhurried(chance=lambda: 0.5, now=lambda: noon) as client,
+    ):
+        fault = await failed(client, call_to("openai_chat", server.address, streamed=False), streamed=False)
+    assert (fault.code, fault.error_class) == ("rate_limited", ErrorClass.RATE_LIMIT)
+    assert client.waits == waits
+
+
+async def test_waits_double_up_to_their_limit_and_differ_by_a_quarter() -> None:
+    retries = Retries(max_retries=7)
+    for chance, waits in ((0.0, [0.75, 1.5, 3, 6, 12, 24, 30]), (1.0, [1.25, 2.5, 5, 10, 20, 30, 30])):
+        async with Faulty([answer(b"", 503)]) as server, Unhurried(chance=lambda chance=chance: chance) as client:
+            await client.send(call_to("openai_chat", server.address, streamed=False, retries=retries))
+        assert client.waits == waits
+        assert len(server.requests) == 8
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "tries"),
+    [
+        (400, "invalid_request", 1),
+        (401, "unauthorized", 1),
+        (403, "forbidden", 1),
+        (404, "not_found", 1),
+        (408, "timeout", 3),
+        (413, "context_overflow", 1),
+        (429, "rate_limited", 3),
+        (500, "server_error", 3),
+        (502, "server_error", 3),
+        (503, "overloaded", 3),
+        (529, "overloaded", 3),
+    ],
+)
+@every_dialect
+async def test_only_what_may_pass_is_asked_again(dialect: str, status: int, code: str, tries: int) -> None:
+    for streamed in (False, True):
+        page = answer(b"<html>no</html>", status, content_type="text/html")
+        async with Faulty([page]) as server, Unhurried() as client:
+            fault = await failed(client, call_to(dialect, server.address, streamed=streamed), streamed=streamed)
+        assert (fault.code, fault.status) == (code, status)
+        assert len(server.requests) == tries
+
+
+async def test_x_should_retry_decides_against_the_status() -> None:
+    async with Faulty([answer(b"{}", 400, x_should_retry="true"), answer(WHOLE)]) as server, Unhurried() as client:
+        assert (await client.send(call_to("openai_chat", server.address, streamed=False))).fault is None
+    assert len(client.waits) == 1
+
+
+async def test_nothing_is_asked_again_after_the_first_event_was_given_out() -> None:
+    async with Faulty([stream([STREAMED[:700]], CLOSE), stream([STREAMED])]) as server, Unhurried() as client:
+        events = await heard(client, call_to("openai_chat", server.address, streamed=True))
+    assert any(isinstance(event, TextDelta) for event in events)
+    assert isinstance(events[-1], StreamError)
+    assert (len(server.requests), client.waits) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        [CLOSE],
+        [RESET],
+        stream([b""], CLOSE),
+        stream([]),
+        [head(content_length="9"), CLOSE],
+        stream([b": hi\n\n"], RESET),
+    ],
+    ids=["closed", "reset", "cut before a byte", "empty", "short", "reset after a comment"],
+)
+async def test_a_connection_that_breaks_before_an_event_is_made_again(first: Answer) -> None:
+    async with Faulty([first, stream([STREAMED])]) as server, Unhurried() as client:
+        reply = await told(client, call_to("openai_chat", server.address, streamed=True))
+    assert (text_of(reply), reply.fault, len(client.waits)) == (LLAMA_WORDS, None, 1)
+
+
+async def test_an_error_in_the_first_event_is_asked_again_and_one_behind_it_is_not() -> None:
+    error = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
+    data = recorded.cassette("anthropic", "text-streamed").response.stream
+    async with Faulty([stream([error]), stream([data[:900] + b"\n\n" + error])]) as server, Unhurried() as client:
+        reply = await told(client, call_to("anthropic", server.address, streamed=True))
+    assert reply.fault is not None
+    assert len(client.waits) == 1
+    assert len(server.requests) == 2
+
+
+# --- timeouts --------------------------------------------------------------------------------------------------------
+
+SHORT = Timeouts(connect_s=5, first_byte_s=0.15, silence_s=0.15, whole_s=5)
+
+
+async def test_a_stream_that_does_not_begin_is_a_timeout() -> None:
+    for silent in ([SILENCE], [head(transfer_encoding="chunked"), SILENCE]):
+        async with Faulty([silent]) as server, Client() as client:
+            call = call_to("openai_chat", server.address, streamed=True, retries=ONCE, timeouts=SHORT)
+            fault = await failed(client, call, streamed=True)
+            assert (fault.code, fault.error_class, fault.retryable) == ("timeout", ErrorClass.NETWORK, True)
+            await server.hung_up.wait()
+
+
+async def test_a_stream_that_falls_silent_is_broken_and_its_text_kept() -> None:
+    async with Faulty([stream([STREAMED[:1500]], SILENCE)]) as server, Client() as client:
+        call = call_to("openai_chat", server.address, streamed=True, timeouts=SHORT)
+        reply = await told(client, call)
+        await server.hung_up.wait()
+    assert reply.fault is not None
+    assert reply.fault.code == "stream_broken"
+    assert LLAMA_WORDS.startswith(text_of(reply))
+    assert text_of(reply)
+
+
+async def test_comments_keep_a_stream_alive() -> None:
+    beats = [part for _ in range(8) for part in (0.05, chunk(b": still here\n\n"))]
+    answers = [[head(transfer_encoding="chunked"), *beats, chunk(STREAMED), END]]
+    async with Faulty(answers) as server, Client() as client:
+        timeouts = Timeouts(first_byte_s=0.3, silence_s=0.3)
+        reply = await told(
+            client, call_to("openai_chat", server.address, streamed=True, timeouts=timeouts, retries=ONCE)
+        )
+    assert (text_of(reply), reply.fault) == (LLAMA_WORDS, None)
+
+
+async def test_the_reader_of_a_stream_may_take_its_time() -> None:
+    half = len(STREAMED) // 2
+    async with Faulty([stream([STREAMED[:half], STREAMED[half:]])]) as server, Client() as client:
+        events = []
+        async for event in client.stream(call_to("openai_chat", server.address, streamed=True, timeouts=SHORT)):
+            events.append(event)
+            if len(events) == 2:
+                await asyncio.sleep(0.4)
+    assert isinstance(events[-1], MessageComplete)
+
+
+@both_ways
+async def test_the_whole_answer_has_its_limit_and_is_not_asked_again_after_it(streamed: bool) -> None:
+    drip = [part for byte in range(400) for part in (chunk(STREAMED[byte : byte + 1]), 0.02)]
+    async with Faulty([[head(transfer_encoding="chunked"), *drip]]) as server, Client() as client:
+        timeouts = Timeouts(whole_s=0.3)
+        call = call_to("openai_chat", server.address, streamed=streamed, timeouts=timeouts)
+        fault = await failed(client, call, streamed=streamed)
+        await server.hung_up.wait()
+    assert fault.code == "timeout"
+    assert len(server.requests) == 1
+
+
+async def test_a_wait_that_would_outlast_the_call_is_not_begun() -> None:
+    async with Faulty([answer(LIMITED, 429, retry_after="30")]) as server, Unhurried() as client:
+        call = call_to("openai_chat", server.address, streamed=False, timeouts=Timeouts(whole_s=20))
+        fault = await failed(client, call, streamed=False)
+    assert (fault.retry_after_s, client.waits) == (30.0, [])
+
+
+async def test_a_stream_that_has_ended_does_not_wait_for_its_connection() -> None:
+    async with Faulty([stream([STREAMED], SILENCE)]) as server, Client() as client:
+        reply = await told(client, call_to("openai_chat", server.address, streamed=True))
+        await server.hung_up.wait()
+    assert (text_of(reply), reply.fault) == (LLAMA_WORDS, None)
+
+
+# --- cancelling ------------------------------------------------------------------------------------------------------
+
+
+async def test_closing_the_iterator_closes_the_connection() -> None:
+    async with Faulty([stream([STREAMED[:1500]], SILENCE)]) as server, Client() as client:
+        events = client.stream(call_to("openai_chat", server.address, streamed=True))
+        async for event in events:
+            if isinstance(event, TextDelta):
+                break
+        await events.aclose()
+        await asyncio.wait_for(server.hung_up.wait(), 10)
+
+
+@both_ways
+async def test_cancelling_the_task_closes_the_connection(streamed: bool) -> None:
+    async with (
+        Faulty([[head(transfer_encoding="chunked"), chunk(STREAMED[:1500]), SILENCE]]) as server,
+        Client() as client,
+    ):
+        call = call_to("openai_chat", server.address, streamed=streamed)
+        task = asyncio.ensure_future(reply_to(client, call, streamed=streamed))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(server.hung_up.wait(), 10)
+
+
+async def test_a_call_can_be_cancelled_while_it_waits_to_ask_again() -> None:
+    async with Faulty([answer(LIMITED, 429, retry_after="50")]) as server, Client() as client:
+        task = asyncio.ensure_future(client.send(call_to("openai_chat", server.address, streamed=False)))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+# --- what else can come ----------------------------------------------------------------------------------------------
+
+
+@every_dialect
+@both_ways
+async def test_a_page_with_status_200_is_no_answer(dialect: str, streamed: bool) -> None:
+    page = f"<!doctype html><p>Sign in, {KEY}</p>".encode()
+    async with Faulty([answer(page, content_type="text/html")]) as server, Client() as client:
+        call = call_to(dialect, server.address, streamed=streamed, retries=ONCE)
+        reply = await reply_to(client, call, streamed=streamed)
+    assert reply.fault is not None
+    assert reply.fault.code == "bad_content_type"
+    assert KEY not in repr(reply)
+    if not streamed:
+        assert reply.provider_raw is not None
+        assert "Sign in" in reply.provider_raw["head"]
+
+
+@every_dialect
+@both_ways
+async def test_nothing_with_status_200_is_no_answer(dialect: str, streamed: bool) -> None:
+    async with Faulty([answer(b"")]) as server, Client() as client:
+        fault = await failed(
+            client, call_to(dialect, server.address, streamed=streamed, retries=ONCE), streamed=streamed
+        )
+    assert fault.code == "empty_response"
+
+
+@every_dialect
+@both_ways
+async def test_an_error_with_status_200_is_no_success(dialect: str, streamed: bool) -> None:
+    wire = dialects.load(dialect).write_error(Fault(code="server_error", message="broken")).wire
+    async with Faulty([answer(json.dumps(wire).encode())]) as server, Client() as client:
+        call = call_to(dialect, server.address, streamed=streamed, retries=ONCE)
+        reply = await reply_to(client, call, streamed=streamed)
+    assert reply.fault is not None
+    assert reply.content == ()
+
+
+@both_ways
+async def test_a_compressed_answer_is_read_and_a_damaged_one_is_not(streamed: bool) -> None:
+    packed = gzip.compress(STREAMED if streamed else WHOLE)
+    for data, is_good in ((packed, True), (packed[: len(packed) // 2], False), (b"\x1f\x8bno", False)):
+        async with Faulty([answer(data, content_encoding="gzip")]) as server, Client() as client:
+            call = call_to("openai_chat", server.address, streamed=streamed, retries=ONCE)
+            reply = await reply_to(client, call, streamed=streamed)
+        assert (reply.fault is None) == is_good
+        assert reply.fault is None or reply.fault.code in ("stream_broken", "stream_incomplete", "bad_content_type")
+
+
+@both_ways
+async def test_more_than_the_limit_is_not_taken(streamed: bool) -> None:
+    bomb = answer(gzip.compress(b"data: " + b"x" * 50_000_000), content_encoding="gzip")
+    limits = Limits(answer_bytes=200, stream_bytes=200)
+    for sent in (good(streamed=streamed), bomb):
+        async with Faulty([sent]) as server, Client(limits=limits) as client:
+            fault = await failed(client, call_to("openai_chat", server.address, streamed=streamed), streamed=streamed)
+        assert (fault.code, fault.retryable) == ("too_large", False)
+
+
+async def test_what_is_not_http_is_a_broken_connection() -> None:
+    for garbage in (b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 banana\r\n\r\n", b"\x00" * 64):
+        async with Faulty([[garbage, CLOSE]]) as server, Client() as client:
+            fault = await failed(
+                client, call_to("openai_chat", server.address, streamed=True, retries=ONCE), streamed=True
+            )
+        assert (fault.code, fault.error_class) == ("stream_broken", ErrorClass.NETWORK)
+
+
+async def test_nobody_there_is_unreachable() -> None:
+    async with Faulty([[CLOSE]]) as server:
+        gone = server.address
+    for address in (gone, "http://no-such-host.invalid"):
+        async with Unhurried() as client:
+            fault = await failed(client, call_to("openai_chat", address, streamed=True), streamed=True)
+        assert (fault.code, fault.error_class, fault.retryable) == ("unreachable", ErrorClass.NETWORK, True)
+        assert len(client.waits) == 2
+
+
+# --- the key ---------------------------------------------------------------------------------------------------------
+
+
+@both_ways
+async def test_a_redirect_to_another_place_is_not_followed(streamed: bool) -> None:
+    async with Faulty([answer(WHOLE)]) as elsewhere, Client() as client:
+        for status in (301, 302, 303, 307, 308):
+            for location in (
+                f"{elsewhere.address}/v1/chat/completions",
+                "https://127.0.0.1:1/",
+                "//evil.example/",
+                "::",
+            ):
+                async with Faulty([answer(b"", status, location=location)]) as server:
+                    call = call_to("openai_chat", server.address, streamed=streamed)
+                    fault = await failed(client, call, streamed=streamed)
+                assert (fault.code, fault.retryable) == ("bad_content_type", False)
+    assert elsewhere.requests == []
+
+
+async def test_a_redirect_within_the_same_place_is_followed_if_it_keeps_the_question() -> None:
+    def elsewhere(asked: Asked) -> Answer:
+        return answer(WHOLE) if asked.path == "/there" else answer(b"", 308, location="/there")
+
+    async with Faulty(elsewhere) as server, Client() as client:
+        assert (await client.send(call_to("openai_chat", server.address, streamed=False))).fault is None
+    assert [asked.path for asked in server.requests] == ["/v1/chat/completions", "/there"]
+    assert server.requests[1].json == server.requests[0].json
+    for status, location in ((302, "/there"), (308, "/v1/chat/completions")):
+        async with Faulty([answer(b"", status, location=location)]) as server, Client() as client:
+            fault = await failed(client, call_to("openai_chat", server.address, streamed=False), streamed=False)
+        assert fault.code == "bad_content_type"
+
+
+@every_dialect
+@both_ways
+async def test_a_key_is_nowhere_but_in_its_header(
+    dialect: str, streamed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    echo = json.dumps({"error": {"message": f"Incorrect API key provided: {KEY}", "type": "auth"}, "message": KEY})
+    with caplog.at_level(logging.DEBUG):
+        async with Faulty([answer(echo.encode(), 401)]) as server, Client() as client:
+            call = call_to(dialect, server.address, streamed=streamed)
+            call = msgspec.structs.replace(
+                call, endpoint=msgspec.structs.replace(call.endpoint, key=Secret(KEY), key_origin="test")
+            )
+            reply = await reply_to(client, call, streamed=streamed)
+    assert reply.fault is not None
+    assert reply.fault.code == "unauthorized"
+    for shown in (repr(reply), repr(call), str(call.endpoint), caplog.text):
+        assert KEY not in shown
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_refused_and_not_tried_again(tmp_path: Any) -> None:
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-keyout",
+        "k.pem",
+        "-out",
+        "c.pem",
+        *subject,
+    ]
+    try:
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("no openssl to make a certificate with")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "c.pem", tmp_path / "k.pem")
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "localhost", 0, ssl=context)
+    async with server, Unhurried() as client:
+        port = server.sockets[0].getsockname()[1]
+        call = call_to("openai_chat", f"https://localhost:{port}", streamed=True)
+        fault = await failed(client, call, streamed=True)
+    assert (fault.code, fault.retryable, client.waits) == ("unreachable", False, [])
+
+
+async def test_proxies_of_the_environment_are_used_but_not_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Faulty([answer(WHOLE)]) as proxy, Faulty([answer(WHOLE)]) as direct, Client() as client:
+        monkeypatch.setenv("http_proxy", proxy.address)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        far = call_to("openai_chat", "http://llm.example", streamed=False)
+        assert (await client.send(far)).fault is None
+        assert (await client.send(call_to("openai_chat", direct.address, streamed=False))).fault is None
+    assert [asked.path for asked in proxy.requests] == ["http://llm.example/v1/chat/completions"]
+    assert len(direct.requests) == 1
+
+
+# --- the room --------------------------------------------------------------------------------------------------------
+
+
+async def test_limits_and_names_of_requests_are_noted() -> None:
+    headers = {"anthropic_ratelimit_requests_remaining": "7", "request_id": "req_1", "server": "x"}
+    data = recorded.cassette("anthropic", "text-streamed").response.stream
+    async with Faulty([stream([data], **headers)]) as server, Client() as client:
+        journal = Journal()
+        events = [event async for event in client.stream(call_to("anthropic", server.address, streamed=True), journal)]
+    assert isinstance(events[-1], MessageComplete)
+    assert journal.request_id == "req_1"
+    assert journal.headers == {"anthropic-ratelimit-requests-remaining": "7", "request-id": "req_1"}
+    assert journal.first_byte_ms is not None
+
+
+async def test_a_fault_in_a_stream_names_the_request() -> None:
+    async with Faulty([stream([STREAMED[:900]], x_request_id="r-9")]) as server, Client() as client:
+        fault = await failed(client, call_to("openai_chat", server.address, streamed=True), streamed=True)
+    assert fault.request_id == "r-9"
+
+
+def test_the_room_loads_no_http_library_until_a_call_is_made() -> None:
+    script = "import sys, dragoman.client, dragoman.local, dragoman.settings; print('aiohttp' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+async def test_a_client_that_was_closed_begins_anew() -> None:
+    async with Faulty([answer(WHOLE)]) as server:
+        client = Client()
+        for _ in range(2):
+            assert (await client.send(call_to("openai_chat", server.address, streamed=False))).fault is None
+            await client.close()
+        await client.close()
+    assert server.connections == 2
