@@ -145,10 +145,8 @@ class Adapter:
             yield self._heard(event, calls, context)
 
     def estimate_input_tokens(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
-        """Roughly how many tokens the prompt has: a quarter of its characters, and a round figure for each picture."""
-        characters = sum(_characters(block) for message in messages for block in message.content)
-        characters += sum(len(msgspec.json.encode(tool.input_schema)) + len(tool.description) for tool in tools)
-        return max(1, characters // _CHARACTERS_PER_TOKEN)
+        """Roughly how many tokens the prompt has."""
+        return estimated_tokens(messages, tools)
 
     def _names_of_calls(self, messages: Iterable[Message]) -> dict[str, str]:
         """What this provider is to call each call: as it or another one named it, if it takes that, else a spelling.
@@ -216,6 +214,13 @@ class Adapter:
         theirs = notes_of(raw, self.dialect.NAME).get("id")
         if theirs:
             self.ids.learn(self.provider.key, call_id, theirs)
+
+
+def estimated_tokens(messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
+    """A quarter of the characters, and a round figure for each picture: the same for every model."""
+    characters = sum(_characters(block) for message in messages for block in message.content)
+    characters += sum(len(msgspec.json.encode(tool.input_schema)) + len(tool.description) for tool in tools)
+    return max(1, characters // _CHARACTERS_PER_TOKEN)
 
 
 def _without_notes(block: ContentBlock) -> ContentBlock:

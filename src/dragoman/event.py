@@ -2,6 +2,7 @@
 
     fold(events) -> Reply           whatever the events are, the reply says truly whether it is finished
     unfold(reply) -> events         the shortest stream that folds to that reply: fold(unfold(x)) == x
+    Folding()                       the same, event by event: take(event), and reply() at any time says how far it is
     judged(reply) -> Reply          a reply that came whole, held to the same measure as one that was streamed
 
 Every dialect's stream reader makes these events and every stream writer takes them. A block is named by its ``index``;
@@ -170,7 +171,7 @@ def _block_events(index: int, block: ContentBlock) -> tuple[StreamEvent, ...]:
 
 def fold(events: Iterable[StreamEvent]) -> Reply:
     """The reply that these events tell. It has a fault unless they tell of a proper end."""
-    folding = _Folding()
+    folding = Folding()
     for event in events:
         folding.take(event)
     return folding.reply()
@@ -282,7 +283,7 @@ class _OpenCall:
         return InvalidToolUseBlock(self.start.id, self.start.name, _whole("".join(self.parts)), reason, provider_raw)
 
 
-class _Folding:
+class Folding:
     """The state of one fold: what each block is so far, and whether it has ended."""
 
     def __init__(self) -> None:
@@ -297,6 +298,7 @@ class _Folding:
         self.late = False
 
     def take(self, event: StreamEvent) -> None:
+        """One more event."""
         if type(event) is UsageUpdate:  # at any time: what was consumed is charged, also for an answer that failed
             self.usage = event.usage
         elif self.fault is not None:
@@ -373,6 +375,7 @@ class _Folding:
         self.late = True
 
     def reply(self) -> Reply:
+        """What has arrived. It has a fault until the end has come."""
         if self.end is not None and self.end.stop_reason is StopReason.MAX_TOKENS:
             for index, cut in self.silent.items():
                 self.blocks[index] = cut

@@ -1,6 +1,7 @@
 """The hand-off: what a history becomes for another model, and what stands in the way, before anything is swapped.
 
     plan_swap(history, adapter) -> SwapPlan
+    projected(history, capabilities) -> messages        what a model may be shown, without a plan
 
 For each block: kept, projected (something else stands in its place) or left out, and why. For the whole: what blocks
 the swap, whether it fits, what the first turn will cost. Three policies say what to do with a picture that the model
@@ -102,6 +103,18 @@ def plan_swap(
         fits=fits,
         first_turn_usd=_cost(prices, adapter.model.id, tokens, at),
     )
+
+
+def projected(
+    history: Iterable[Message],
+    capabilities: AdapterCapabilities,
+    *,
+    policy: Policy = "strict",
+    describe: Describe | None = None,
+) -> tuple[Message, ...]:
+    """What a model may be shown of a history. With ``strict``, what it cannot take stays, and is refused elsewhere."""
+    projecting = _Projecting(capabilities, policy, describe)
+    return tuple(projecting.message(message) for message in history)
 
 
 class _Projecting:

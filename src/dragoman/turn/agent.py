@@ -1,0 +1,247 @@
+"""An agent: what its turns share. A store, a client, models, tools, a bus, and what is known of who is reachable.
+
+    async with Agent(store) as agent:
+        async for event in agent.turn(session.id, "Hello"): ...      as it happens
+        ended = await agent.ask(session.id, "Hello")                 when it is over
+        turn = agent.begin(session.id, "Hello"); turn.cancel()       to be followed, and stopped, by others
+
+The one rule: everything that a turn needs from outside comes from here, so that a test or an application can give its
+own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final, Self
+
+from dragoman import settings as keys
+from dragoman.adapter import Adapter
+from dragoman.bus import Bus
+from dragoman.catalog import Model
+from dragoman.client import Client, Retries, Timeouts
+from dragoman.errors import UnknownPriceError
+from dragoman.exchange import Fault, Options
+from dragoman.handoff import Describe
+from dragoman.handoff import Policy as CapabilityPolicy
+from dragoman.ids import ToolIds
+from dragoman.local import LocalModel
+from dragoman.message import ContentBlock, TextBlock, TokenUsage, Usage
+from dragoman.policyfile import PolicyFile
+from dragoman.pricing import PriceTable, library_prices, priced
+from dragoman.routing import Availability, PatternSample, Policy, Registry
+from dragoman.settings import Endpoint, Settings
+from dragoman.store import Store
+from dragoman.tools import Confirm, ConfirmationPolicy, Tool, ToolRegistry, Workbench, Workspace
+from dragoman.turn.running import RunningTurn
+from dragoman.turn.tally import Tally
+from dragoman.turn.turn import run
+from dragoman.turn.values import Asked, TurnEnded, TurnEvent
+
+LOCAL: Final = "local"  # the provider that is a process on this machine
+MAX_STEPS: Final = 25
+SAMPLES_FOR_S: Final = 10.0
+UNPRICED: Final = "unpriced"  # the pricing version of what no table has a price for
+_FIRST_CHOICES: Final = ("anthropic", "openai", "gemini", "openrouter", "mistral", "groq", "deepseek", LOCAL)
+_log: Final = logging.getLogger("dragoman.turn")
+
+
+class Agent:
+    """Takes turns in the sessions of a store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        settings: Settings | None = None,
+        tools: Iterable[Tool] | ToolRegistry = (),
+        workspace: Path | str | None = None,
+        system_prompt: str | None = None,
+        agent_key: str = "assistant",
+        options: Options = Options(),  # noqa: B008  a value
+        bus: Bus | None = None,
+        client: Client | None = None,
+        local: LocalModel | None = None,
+        policy: Policy | None = None,
+        prices: PriceTable | None = None,
+        confirm: Confirm | None = None,
+        confirmation: ConfirmationPolicy | None = None,
+        capability_policy: CapabilityPolicy = "strict",
+        describe: Describe | None = None,
+        timeouts: Timeouts | None = None,
+        retries: Retries | None = None,
+        max_steps: int = MAX_STEPS,
+        streamed: bool = True,
+        clock: Callable[[], datetime] | None = None,
+    ) -> None:
+        self.store = store
+        self.settings = settings or keys.load()
+        self.tools = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
+        self.workspace = Workspace(workspace) if workspace is not None else None
+        self.system_prompt = system_prompt
+        self.agent_key = agent_key
+        self.options = options
+        self.bus = bus or Bus()
+        self.client = client or Client()
+        self.local = local or LocalModel()
+        self.registry = registry_of(self.settings)
+        self.prices = prices or library_prices(self.settings.catalog.price_names, self.settings.catalog.is_free)
+        self.confirm = confirm
+        self.confirmation = confirmation
+        self.capability_policy: CapabilityPolicy = capability_policy
+        self.describe = describe
+        self.timeouts = timeouts or Timeouts()
+        self.retries = retries or Retries()
+        self.max_steps = max_steps
+        self.streamed = streamed
+        self.clock = clock or store.clock
+        self.availability = Availability()
+        self._policy = policy
+        self._policy_file = PolicyFile.of_workspace(workspace or Path.cwd(), self.registry)
+        self._default_model = default_model(self.settings, self.registry)
+        self._samples: Sequence[PatternSample] = ()
+        self._samples_until = 0.0
+        self._benches: dict[str, Workbench] = {}
+        self._running: dict[str, RunningTurn] = {}
+        self._owned = [one for one, given in ((self.client, client), (self.local, local)) if given is None]
+        self._owns_bus = bus is None
+
+    async def __aenter__(self) -> Self:
+        if self._owns_bus:
+            self.bus.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop what runs, and let go of what was opened here. The store is whoever's it was."""
+        for turn in list(self._running.values()):
+            await turn.cancelled()
+        for bench in self._benches.values():
+            await bench.aclose()
+        for one in self._owned:
+            await one.close()
+        if self._owns_bus:
+            await self.bus.close()
+
+    # --- turns -------------------------------------------------------------------------------------------------------
+
+    def turn(
+        self, session_id: str, content: str | Iterable[ContentBlock], **terms: Any
+    ) -> AsyncGenerator[TurnEvent, None]:
+        """One turn, as it happens. ``terms`` are further fields of ``Asked``. To close it is to cancel the turn."""
+        return run(self, Asked(session_id=session_id, content=_blocks(content), **terms))
+
+    async def ask(self, session_id: str, content: str | Iterable[ContentBlock], **terms: Any) -> TurnEnded:
+        """One turn, when it is over. Its answer is the newest message of the session."""
+        ended: TurnEnded | None = None
+        async for event in self.turn(session_id, content, **terms):
+            if isinstance(event, TurnEnded):
+                ended = event
+        assert ended is not None  # a turn that raises nothing ends so
+        return ended
+
+    def begin(self, session_id: str, content: str | Iterable[ContentBlock], **terms: Any) -> RunningTurn:
+        """One turn in a task of its own, which goes on whoever follows it, until it is over or cancelled."""
+        asked = Asked(session_id=session_id, content=_blocks(content), **terms)
+        tally = Tally(asked.run_id or self.store.new_id())
+        turn = RunningTurn(asked, run(self, asked, tally), tally)
+        self._running[session_id] = turn
+        turn.task.add_done_callback(lambda _: self._forget(turn))
+        return turn
+
+    def running(self, session_id: str) -> RunningTurn | None:
+        """The turn that was begun in a session and is not over."""
+        return self._running.get(session_id)
+
+    def _forget(self, turn: RunningTurn) -> None:
+        if self._running.get(turn.asked.session_id) is turn:
+            del self._running[turn.asked.session_id]
+
+    # --- what a turn asks for ----------------------------------------------------------------------------------------
+
+    def policy(self) -> Policy:
+        """The routing policy that holds now. A file that has errors is told of once, and the last good one holds."""
+        if self._policy is not None:
+            return self._policy.with_default(self._default_model)
+        read = self._policy_file.read()
+        if read.errors and read.is_news:
+            self.bus.emit("routing.policy_invalid", read.invalid_payload())
+        return read.policy.with_default(self._default_model)
+
+    async def samples(self) -> Sequence[PatternSample]:
+        """How turns went that were judged; asked for again after a while."""
+        now = time.monotonic()
+        if now >= self._samples_until:
+            self._samples, self._samples_until = await self.store.pattern_samples(), now + SAMPLES_FOR_S
+        return self._samples
+
+    def adapter(self, model: Model, ids: ToolIds) -> Adapter:
+        """How a model is spoken to in a session."""
+        return Adapter(self.settings.catalog.provider(model.provider), model, ids)
+
+    async def endpoint(self, provider: str) -> Endpoint:
+        """Where a provider is called. The embedded model is started when it is asked for the first time."""
+        if provider == LOCAL and not self.settings.environment.get("DRAGOMAN_LOCAL_BASE_URL"):
+            return self.settings.endpoint(provider, base_url=await self.local.base_url())
+        return self.settings.endpoint(provider)
+
+    def bench(self, session_id: str, user_id: str | None) -> Workbench:
+        """What the tool calls of a session share."""
+        found = self._benches.get(session_id)
+        if found is None:
+            found = self._benches[session_id] = Workbench(
+                session_id,
+                workspace=self.workspace,
+                policy=self.confirmation,
+                confirm=self.confirm,
+                user_id=user_id,
+            )
+        return found
+
+    def note_call(self, model: Model, fault: Fault | None, *, session_id: str) -> None:
+        """Remember whether a model could be reached."""
+        error_class = None if fault is None else fault.error_class.value
+        self.availability, changes = self.availability.noted(model.provider, model.id, self.clock(), error_class)
+        for change in changes:
+            self.bus.emit(change.event_type, change.payload(), session_id=session_id)
+
+    def priced(self, model: Model, usage: TokenUsage, at: datetime, latency_ms: int) -> Usage:
+        """What a call consumed, with its price. What no table has a price for costs nothing, and says so."""
+        try:
+            return priced(self.prices, model.id, usage, at, latency_ms)
+        except UnknownPriceError:
+            _log.warning("no price is known for %s; its cost is not counted", model.id, extra={"model": model.id})
+            counts = {name: getattr(usage, name) for name in TokenUsage.__struct_fields__}
+            return Usage(**counts, cost_usd=Decimal(0), pricing_version=UNPRICED, latency_ms=latency_ms)
+
+
+def registry_of(settings: Settings) -> Registry:
+    """The models that may be named, and those providers that can be called from here."""
+    providers = settings.catalog.providers.values()
+    ready = [row.key for row in providers if row.key != LOCAL and settings.has_key(row)]
+    if importlib.util.find_spec("xllamacpp") is not None:
+        ready.append(LOCAL)
+    return Registry(settings.catalog, ready)
+
+
+def default_model(settings: Settings, registry: Registry) -> str | None:
+    """The model that answers when nobody chose one: the settings', or the first of a provider that has a key."""
+    if settings.default_model.value:
+        return settings.default_model.value
+    for provider in _FIRST_CHOICES:
+        if provider in registry.configured:
+            found = next((model for model in settings.catalog.models.values() if model.provider == provider), None)
+            if found is not None:
+                return found.id
+    return None
+
+
+def _blocks(content: str | Iterable[ContentBlock]) -> tuple[ContentBlock, ...]:
+    return (TextBlock(content),) if isinstance(content, str) else tuple(content)

@@ -1,0 +1,237 @@
+"""One call of a model: what it is told, the answer as it arrives, and what it cost.
+
+    history → summary → what the model may see → repaired → what fits → wire → events → the stored answer
+
+The one rule: however the call ends, its row is ended once, with everything that had arrived and what it cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.adapter import RequestContext, estimated_tokens
+from dragoman.bus import catalogue
+from dragoman.client import Call, Journal
+from dragoman.event import StreamEvent, unfold
+from dragoman.exchange import ErrorClass, Fault, Options, Reply, StopReason, Written
+from dragoman.handoff import projected
+from dragoman.mending import repair
+from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, ThinkingBlock, TokenUsage, ToolUseBlock
+from dragoman.redaction import Redactor
+from dragoman.store import Row
+from dragoman.turn.beginning import Turn, ended_as, place_for_answer
+from dragoman.turn.growing import Growing
+from dragoman.turn.values import AnswerBegan, AnswerEnded
+from dragoman.window import Fitted, fit, with_summary
+
+_redactor: Final = Redactor()
+_CANCELLED: Final = Fault(code="cancelled", message="somebody stopped it", error_class=ErrorClass.CANCELLED)
+
+
+async def answered(turn: Turn) -> AsyncGenerator[AnswerBegan | StreamEvent | AnswerEnded, None]:
+    """The answer to the history of a turn, as it arrives; at last, as it is stored."""
+    asking = await _Asking.made(turn)
+    try:
+        yield asking.began
+        async with aclosing(asking.events()) as events:
+            async for event in events:
+                asking.growing.take(event)
+                yield event
+    except (asyncio.CancelledError, GeneratorExit):
+        await _to_the_end(asking.end(_CANCELLED))
+        raise
+    except Exception:
+        await _to_the_end(asking.end(_broken()))
+        raise
+    yield await asking.end()
+
+
+async def _to_the_end(ending: Any) -> None:
+    """In spite of the cancel that is the reason for it."""
+    task = asyncio.ensure_future(ending)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            continue
+
+
+def _broken() -> Fault:
+    return Fault(code="unexplained_error", message="the turn broke off", error_class=ErrorClass.OTHER)
+
+
+class _Asking:
+    """A call that is being made."""
+
+    def __init__(self, turn: Turn, call: Call, growing: Growing, began: AnswerBegan) -> None:
+        self.turn = turn
+        self.call = call
+        self.growing = growing
+        self.began = began
+        self.journal = Journal()
+
+    @classmethod
+    async def made(cls, turn: Turn) -> _Asking:
+        """Everything that is needed, and the row, before anything is asked."""
+        agent = turn.agent
+        fitted = shown(turn)
+        written = _written(turn, fitted)
+        row = turn.place or (await agent.store.append(turn.session.id, place_for_answer(turn)))[0]
+        turn.place = None
+        turn.tally.llm_calls += 1
+        try:
+            return await cls._with_row(turn, fitted, written, row)
+        except Exception:
+            await agent.store.update(turn.session.id, ended_as(row.message, MessageStatus.ERROR))
+            raise
+
+    @classmethod
+    async def _with_row(cls, turn: Turn, fitted: Fitted, written: Written, row: Row) -> _Asking:
+        agent = turn.agent
+        context = RequestContext(
+            session_id=turn.session.id,
+            message_id=row.message.id,
+            created_at=row.message.created_at,
+            routing=turn.decision.record,
+        )
+        call = Call(
+            endpoint=await agent.endpoint(turn.model.provider),
+            adapter=turn.adapter,
+            wire=written.wire,
+            context=context,
+            timeouts=agent.timeouts,
+            retries=agent.retries,
+        )
+        turn.scope.emit(
+            catalogue.LlmCallStarted(
+                model=turn.model.id,
+                provider=turn.model.provider,
+                estimated_input_tokens=fitted.tokens,
+                request_id=row.message.id,
+                is_worker=turn.asked.is_worker,
+            )
+        )
+        began = AnswerBegan(row.message.id, row.seq, turn.model.id, fitted.tokens, written.losses, len(fitted.left_out))
+        return cls(turn, call, Growing(agent.store, row, turn.adapter, context), began)
+
+    async def events(self) -> AsyncGenerator[StreamEvent, None]:
+        """What the provider says, streamed or as if it were."""
+        client = self.turn.agent.client
+        if self.turn.agent.streamed:
+            async with aclosing(client.stream(self.call, self.journal)) as stream:
+                async for event in stream:
+                    yield event
+            return
+        for event in unfold(await client.send(self.call, self.journal)):
+            yield event
+
+    async def end(self, fault: Fault | None = None) -> AnswerEnded:
+        """Store the answer as it ended, with what it cost, and tell of it."""
+        turn, context = self.turn, self.call.context
+        reply = self.growing.folding.reply()
+        if fault is not None:
+            stop_reason = StopReason.CANCELLED if fault is _CANCELLED else StopReason.ERROR
+            reply = reply.replace(fault=fault, stop_reason=stop_reason)
+        usage = turn.agent.priced(turn.model, self._usage(reply), self._now(), self.journal.latency_ms or 0)
+        is_charged = reply.usage is not None or reply.fault is None
+        if is_charged:
+            turn.tally.add(usage)
+            context = msgspec.structs.replace(context, usage=usage)
+        status = MessageStatus.CANCELLED if reply.stop_reason is StopReason.CANCELLED else None
+        row = await self.growing.end(self.growing.message(reply, context, status))
+        await self._learn_ids()
+        turn.history.append(row.message)
+        turn.agent.note_call(turn.model, reply.fault, session_id=turn.session.id)
+        self._tell(reply, row.message)
+        turn.answer = AnswerEnded(row, reply.stop_reason, reply.fault)
+        return turn.answer
+
+    def _usage(self, reply: Reply) -> TokenUsage:
+        """What the provider says it consumed; else our estimate, which says that it is one."""
+        if reply.usage is not None:
+            return reply.usage
+        said = self.growing.row.message.replace(content=reply.content)
+        return TokenUsage(
+            input_tokens=self.began.estimated_input_tokens,
+            output_tokens=estimated_tokens([said]) if reply.content else 0,
+            estimated=True,
+        )
+
+    def _now(self) -> datetime:
+        return self.turn.agent.clock()
+
+    async def _learn_ids(self) -> None:
+        """Keep what the provider calls the calls of its answer, and what it was told to call those of others."""
+        turn = self.turn
+        entries = turn.adapter.ids.entries
+        if len(entries) > turn.known_ids:
+            await turn.agent.store.learn_tool_ids(turn.session.id, entries[turn.known_ids :])
+            turn.known_ids = len(entries)
+
+    def _tell(self, reply: Reply, message: Message) -> None:
+        turn, journal = self.turn, self.journal
+        told = {"model": turn.model.id, "provider": turn.model.provider, "request_id": message.id}
+        if reply.fault is not None:
+            turn.scope.emit(
+                catalogue.LlmCallFailed(
+                    **told,
+                    error_class=reply.fault.error_class,
+                    error_code=reply.fault.code,
+                    error_message_redacted=_redactor.text(reply.fault.message),
+                    retry_count=journal.retry_count,
+                    latency_ms=journal.latency_ms or 0,
+                )
+            )
+            return
+        usage = message.metadata.usage
+        assert usage is not None  # of an answer without a fault
+        turn.scope.emit(
+            catalogue.LlmCallCompleted(
+                **told,
+                input_tokens=usage.input_tokens,
+                output_tokens=usage.output_tokens,
+                cached_input_tokens=usage.cached_input_tokens,
+                cache_creation_input_tokens=usage.cache_creation_input_tokens,
+                cost_usd=usage.cost_usd,
+                pricing_version=usage.pricing_version,
+                latency_ms=usage.latency_ms,
+                stop_reason=reply.stop_reason,
+                produced_tool_calls=sum(
+                    isinstance(block, ToolUseBlock | InvalidToolUseBlock) for block in reply.content
+                ),
+                produced_thinking_blocks=sum(isinstance(block, ThinkingBlock) for block in reply.content),
+                response_model=reply.model,
+                time_to_first_token_ms=journal.first_byte_ms,
+                retry_count=journal.retry_count,
+                user_id=turn.asked.user_id,
+                team_id=turn.asked.team_id,
+            )
+        )
+
+
+def shown(turn: Turn) -> Fitted:
+    """What of the history the model is told: what it may see, in good order, as much as fits."""
+    agent, capabilities = turn.agent, turn.model.capabilities
+    history = with_summary(turn.history)
+    seen = projected(history, capabilities, policy=agent.capability_policy, describe=agent.describe)
+    sound = repair(seen, agent.tools.problems).messages
+    tools = estimated_tokens((), agent.tools.definitions) if len(agent.tools) else 0
+    answer = _options(turn).max_output_tokens or min(capabilities.max_output_tokens or 4096, 4096)
+    room = max(1, capabilities.max_context_tokens - tools - min(answer, capabilities.max_context_tokens // 2))
+    return fit(sound, room, estimated_tokens)
+
+
+def _options(turn: Turn) -> Options:
+    """How to answer: as this turn asks for, or else the agent."""
+    given = {name: value for name in Options.__struct_fields__ if (value := getattr(turn.asked.options, name))}
+    return turn.agent.options.replace(**given, stream=True if turn.agent.streamed else None)
+
+
+def _written(turn: Turn, fitted: Fitted) -> Written:
+    return turn.adapter.to_wire(fitted.messages, turn.agent.tools.definitions, _options(turn))

@@ -1,0 +1,99 @@
+"""The end of a turn: what is told of it, and the entries that its agent writes into the trace.
+
+The one rule: every turn that began ends in exactly one of completed, failed and cancelled.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dragoman.bus import catalogue
+from dragoman.entries import entries_from_messages
+from dragoman.errors import DragomanError
+from dragoman.exchange import ErrorClass, Fault, StopReason
+from dragoman.message import MessageStatus
+from dragoman.redaction import Redactor
+from dragoman.turn.beginning import Turn, ended_as
+from dragoman.turn.values import TurnEnded
+
+_redactor: Final = Redactor()
+
+
+async def ended(turn: Turn) -> TurnEnded:
+    """Tell how a turn ended: with its last answer, or with the fault that there is instead."""
+    answer = turn.answer
+    assert answer is not None  # a turn has at least one
+    fault = answer.fault or _too_many_steps(turn)
+    await _trace(turn)
+    if fault is not None:
+        _tell_failure(turn, fault.code, fault.error_class, fault.message)
+        return turn.tally.ended(StopReason.ERROR, fault)
+    tally = turn.tally
+    turn.scope.emit(
+        catalogue.TurnCompleted(
+            stop_reason=answer.stop_reason,
+            llm_call_count=tally.llm_calls,
+            tool_call_count=tally.tool_calls,
+            total_input_tokens=tally.input_tokens,
+            total_output_tokens=tally.output_tokens,
+            total_cost_usd=tally.cost_usd,
+            wall_time_seconds=tally.wall_time_s,
+            user_id=turn.asked.user_id,
+            team_id=turn.asked.team_id,
+        )
+    )
+    return tally.ended(answer.stop_reason)
+
+
+def _too_many_steps(turn: Turn) -> Fault | None:
+    if not turn.calls:
+        return None
+    what = f"the model still asks for tools after {turn.agent.max_steps} steps"
+    return Fault(code="too_many_steps", message=what, error_class=ErrorClass.OTHER)
+
+
+async def cancelled(turn: Turn) -> None:
+    """Tell that a turn was stopped. What had arrived is stored already."""
+    await _leave_no_place(turn, MessageStatus.CANCELLED)
+    turn.scope.emit(
+        catalogue.TurnCancelled(
+            reason="user_cancel",
+            partial_llm_calls=turn.tally.llm_calls,
+            partial_tool_calls=turn.tally.tool_calls,
+        )
+    )
+
+
+async def failed(turn: Turn, error: Exception) -> None:
+    """Tell that a turn broke off with an error of our own."""
+    await _leave_no_place(turn, MessageStatus.ERROR)
+    code = error.code if isinstance(error, DragomanError) else "internal_error"
+    _tell_failure(turn, code, ErrorClass.OTHER, str(error))
+
+
+async def _leave_no_place(turn: Turn, status: MessageStatus) -> None:
+    """End the row of an answer that nobody was asked for."""
+    if turn.place is not None:
+        message, turn.place = turn.place.message, None
+        await turn.agent.store.update(turn.session.id, ended_as(message, status))
+
+
+def _tell_failure(turn: Turn, code: str, error_class: ErrorClass, message: str) -> None:
+    turn.scope.emit(
+        catalogue.TurnFailed(
+            error_code=code,
+            error_class=error_class,
+            error_message_redacted=_redactor.text(message),
+            llm_call_count=turn.tally.llm_calls,
+            tool_call_count=turn.tally.tool_calls,
+            total_cost_usd=turn.tally.cost_usd,
+            wall_time_seconds=turn.tally.wall_time_s,
+        )
+    )
+
+
+async def _trace(turn: Turn) -> None:
+    """What the agent did in this turn, as entries of its own."""
+    said = [message for message in turn.history if message.metadata.run_id == turn.turn_id]
+    entries = entries_from_messages(said, agent_key=turn.agent.agent_key).wire
+    await turn.agent.store.entries.append(turn.session.id, entries, agent_key=turn.agent.agent_key)

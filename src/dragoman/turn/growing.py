@@ -1,0 +1,83 @@
+"""An answer that is still arriving, in the store: there before the first byte is asked for, and never far behind.
+
+What has arrived is written at the latest a second after it came, or when 8 KiB are new, in a task of its own, so that
+the stream does not wait for the disk. The one rule: the row is ended exactly once, and what arrived is in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+from dragoman.adapter import Adapter, RequestContext
+from dragoman.errors import StoreError
+from dragoman.event import Folding, StreamEvent, TextDelta, ThinkingDelta, ToolUseInputDelta
+from dragoman.exchange import Reply
+from dragoman.message import Message, MessageStatus
+from dragoman.store import Row, Store
+
+FLUSH_S: Final = 1.0
+FLUSH_CHARACTERS: Final = 8 * 1024
+
+
+class Growing:
+    """The row of one answer."""
+
+    def __init__(self, store: Store, row: Row, adapter: Adapter, context: RequestContext) -> None:
+        self.row = row
+        self.folding = Folding()
+        self._store = store
+        self._adapter = adapter
+        self._context = context
+        self._new = 0  # characters that are not stored yet
+        self._news = asyncio.Event()
+        self._much = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+
+    def take(self, event: StreamEvent) -> None:
+        """One more event of the stream."""
+        self.folding.take(event)
+        match event:
+            case TextDelta(text=text) | ThinkingDelta(text=text) | ToolUseInputDelta(partial_json=text):
+                size = len(text)
+            case _:
+                size = 0
+        self._new += size
+        if self._following is None:
+            self._following = asyncio.create_task(self._follow(), name="dragoman-answer")
+        if not self._news.is_set():
+            self._news.set()
+        if self._new >= FLUSH_CHARACTERS:
+            self._much.set()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._news.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._much.wait(), FLUSH_S)
+            self._news.clear()
+            self._much.clear()
+            self._new = 0
+            with contextlib.suppress(StoreError):  # whoever ends the row hears of a disk that fails
+                await self._store.update(self._context.session_id, self._so_far())
+
+    def _so_far(self) -> Message:
+        return self.message(self.folding.reply(), self._context, MessageStatus.PARTIAL)
+
+    def message(self, reply: Reply, context: RequestContext, status: MessageStatus | None = None) -> Message:
+        """The answer as a message of that status; without one, as the reply itself says."""
+        made = self._adapter.message_from(reply, context)
+        kept = self.row.message.metadata
+        metadata = made.metadata.replace(
+            status=status or made.metadata.status, user_id=kept.user_id, team_id=kept.team_id, run_id=kept.run_id
+        )
+        return made.replace(metadata=metadata)
+
+    async def end(self, message: Message) -> Row:
+        """Write the answer as it ended."""
+        if self._following is not None:
+            self._following.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._following
+        return await self._store.update(self._context.session_id, message)

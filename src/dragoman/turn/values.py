@@ -1,0 +1,85 @@
+"""What goes into a turn and what comes out of it: the question, and the steps on the way to the answer.
+
+A turn is told as it happens: ``TurnBegan``, then for each call of a model ``AnswerBegan``, the events of its stream
+(``dragoman.event``) and ``AnswerEnded``, for each tool ``ResultStored``, and at last ``TurnEnded``. The one rule: what
+says that a message is stored is told after it is.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import msgspec
+
+from dragoman.event import StreamEvent
+from dragoman.exchange import Fault, Loss, Options, StopReason
+from dragoman.message import ContentBlock
+from dragoman.routing import Decision
+from dragoman.store import Row
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of an agent, and on which terms."""
+
+    session_id: str
+    content: tuple[ContentBlock, ...]  # what the user says; it may begin with @model
+    model: str | None = None  # the model for this turn alone; goes before an @model
+    options: Options = Options()  # how to answer
+    user_id: str | None = None  # who asks, as a pseudonym
+    team_id: str | None = None
+    run_id: str | None = None  # what the caller calls this turn; one is made if there is none
+    message_id: str | None = None  # what the caller calls the message
+    extra: dict[str, object] | None = None  # what the caller wants to keep with the message
+    tier: str | None = None  # of a turn that another agent delegated: fast, balanced or deep
+    is_worker: bool = False  # it was delegated
+
+
+class TurnBegan(msgspec.Struct, frozen=True, tag="turn_began"):
+    """The model is chosen, and the user's message is stored."""
+
+    turn_id: str
+    asked: Row
+    decision: Decision
+
+
+class AnswerBegan(msgspec.Struct, frozen=True, tag="answer_began"):
+    """A model is about to be called; a place for its answer is stored."""
+
+    message_id: str
+    seq: int
+    model: str
+    estimated_input_tokens: int
+    losses: tuple[Loss, ...] = ()  # what of the history this model is not told
+    left_out: int = 0  # messages that did not fit
+
+
+class AnswerEnded(msgspec.Struct, frozen=True, tag="answer_ended"):
+    """The answer is stored as it is, however it ended."""
+
+    row: Row
+    stop_reason: StopReason
+    fault: Fault | None = None
+
+
+class ResultStored(msgspec.Struct, frozen=True, tag="result_stored"):
+    """The result of a tool is stored."""
+
+    row: Row
+
+
+class TurnEnded(msgspec.Struct, frozen=True, kw_only=True, tag="turn_ended"):
+    """The turn is over."""
+
+    turn_id: str
+    stop_reason: StopReason
+    model: str
+    llm_calls: int
+    tool_calls: int
+    input_tokens: int  # of every call, caches included
+    output_tokens: int
+    cost_usd: Decimal
+    wall_time_s: float
+    fault: Fault | None = None  # why there is no answer
+
+
+TurnEvent = TurnBegan | AnswerBegan | StreamEvent | AnswerEnded | ResultStored | TurnEnded
