@@ -275,12 +275,13 @@ def _read_result(part: Wire, when: str, reading: Reading) -> ToolResultBlock:
     tool_use_id = reading.answered_id(wire_id if isinstance(wire_id, str) else reading.place)
     blocks, form = _read_content(content, part.get("content_file_digests"))
     result = ToolResultBlock(tool_use_id, blocks, is_retry or part.get("outcome") in _FAILED)
-    notes = {
+    told = {
         "form": form,
         "kind": "retry-prompt" if is_retry else None,
         "tool": name,
         "id": wire_id if isinstance(wire_id, str) and wire_id != tool_use_id else None,
     }
+    notes = {name: note for name, note in told.items() if note is not None}
     natural = _natural_result(result, when, notes, {})
     return result.replace(provider_raw=noted(NAME, natural, part, **notes))
 
@@ -517,7 +518,7 @@ def _natural_prompt(blocks: Sequence[ContentBlock], when: str, form: str | None)
 def _natural_result(result: ToolResultBlock, when: str, notes: Wire, calls: dict[str, Called]) -> Wire:
     """A result has the name and the id of its call, unless it came with others."""
     called = calls.get(result.tool_use_id, Called(_NO_NAME, result.tool_use_id))
-    name, call_id = notes.get("tool") or called.name, notes.get("id") or called.wire_id
+    name, call_id = notes.get("tool", called.name), notes.get("id", called.wire_id)
     content = _natural_content([written_item(block) for block in result.content], result, notes.get("form"))
     if notes.get("kind") == "retry-prompt":
         return retry_shape(content, when, name, call_id)

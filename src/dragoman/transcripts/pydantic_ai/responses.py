@@ -305,10 +305,10 @@ def _natural_part(block: ContentBlock, notes: dict[str, Any], provider: str | No
         case RedactedThinkingBlock(data):
             return thinking_shape("", _REDACTED, data, provider)
         case ToolUseBlock(call_id, name, value):
-            return call_shape(name, _natural_args(value, notes.get("form")), notes.get("id") or call_id)
+            return call_shape(name, _natural_args(value, notes.get("form")), notes.get("id", call_id))
         case InvalidToolUseBlock(call_id, name, text):
             is_plain = read_arguments(text)[1] is not None
-            return call_shape(name, text if is_plain else {_INVALID: text}, notes.get("id") or call_id)
+            return call_shape(name, text if is_plain else {_INVALID: text}, notes.get("id", call_id))
         case _:
             raise TypeError(f"{type(block).__name__} is nothing that a model says")
 

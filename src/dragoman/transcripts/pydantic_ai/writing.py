@@ -36,7 +36,7 @@ class Writing:
         for block in (block for message in messages for block in message.content):
             if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
                 notes = notes_of(block.provider_raw, NAME)
-                self.calls[block.id] = Called(block.name, notes.get("id") or block.id)
+                self.calls[block.id] = Called(block.name, notes.get("id", block.id))
 
     def lose(self, message: Message, what: str, reason: str) -> None:
         """Name something that is left out."""

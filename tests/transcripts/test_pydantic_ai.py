@@ -1,0 +1,408 @@
+"""Histories of pydantic-ai: what the package writes comes back as it was, and what we write it reads as we meant it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from dragoman import codec, dialects
+from dragoman.errors import FormatError, InputError
+from dragoman.fidelity.cases import CASES, sample
+from dragoman.message import (
+    AudioBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    InvalidToolUseBlock,
+    Message,
+    MessageMetadata,
+    MessageStatus,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    Usage,
+)
+from dragoman.transcripts import pydantic_ai
+from tests.transcripts.conftest import Judge
+from tests.transcripts.mutation import mutations
+
+NOON = datetime(2026, 5, 8, 12, tzinfo=UTC)
+Judging = Callable[..., Judge]
+
+
+def read(wire: Any) -> tuple[Message, ...]:
+    return pydantic_ai.read_messages(wire, session_id="sess_1", created_at=NOON)
+
+
+def given_back(wire: Any) -> Any:
+    """What is written after the messages were stored and loaded."""
+    written = pydantic_ai.write_messages(codec.decode(codec.encode(message)) for message in read(wire))
+    assert written.losses == ()
+    return written.wire
+
+
+def said(role: Role, *blocks: Any, number: int = 1, **metadata: Any) -> Message:
+    return Message(f"01HZ{number:022d}", "sess_1", role, blocks, MessageMetadata(**metadata), NOON)
+
+
+def request(*parts: dict[str, Any], **told: Any) -> dict[str, Any]:
+    return {"kind": "request", "parts": list(parts), **told}
+
+
+def response(*parts: dict[str, Any], **told: Any) -> dict[str, Any]:
+    return {"kind": "response", "parts": list(parts), **told}
+
+
+def prompt(content: Any, **told: Any) -> dict[str, Any]:
+    return {"part_kind": "user-prompt", "content": content, **told}
+
+
+def call(call_id: str = "call_1", args: Any = None) -> dict[str, Any]:
+    return {"part_kind": "tool-call", "tool_name": "look", "args": args, "tool_call_id": call_id}
+
+
+def result(content: Any, call_id: str = "call_1", **told: Any) -> dict[str, Any]:
+    return {"part_kind": "tool-return", "tool_name": "look", "content": content, "tool_call_id": call_id, **told}
+
+
+# --- judged by the package -------------------------------------------------------------------------------------------
+
+
+def test_what_the_package_writes_comes_back_as_it_was(judge: Judging) -> None:
+    histories = judge("pydantic-ai").ask("generate", {"first": 0, "count": 400})
+    assert len(histories) == 400
+    changed = [wire for wire in histories if json.dumps(given_back(wire)) != json.dumps(wire)]
+    assert changed == []
+
+
+def test_what_agents_wrote_comes_back_as_it_was(judge: Judging) -> None:
+    histories = judge("pydantic-ai").ask("runs")
+    assert [len(wire) for wire in histories] == [6, 5, 4, 4]
+    for wire in histories:
+        assert json.dumps(given_back(wire)) == json.dumps(wire)
+
+
+def test_an_agents_history_says_what_was_said(judge: Judging) -> None:
+    messages = read(judge("pydantic-ai").ask("runs")[0])
+    assert [(message.role.value, [block.type for block in message.content]) for message in messages] == [
+        ("system", ["text"]),
+        ("system", ["text"]),
+        ("user", ["text"]),
+        ("assistant", ["thinking", "tool_use"]),
+        ("tool", ["tool_result"]),
+        ("assistant", ["tool_use", "tool_use"]),
+        ("tool", ["tool_result"]),
+        ("tool", ["tool_result"]),
+        ("assistant", ["text"]),
+    ]
+    looked, answer = messages[3].content[1], messages[4].content[0]
+    assert looked == ToolUseBlock(looked.id, "look", {"path": "README.md"})  # type: ignore[union-attr]
+    assert answer == ToolResultBlock(looked.id, (TextBlock('{"text":"# Project Foo (README.md)"}'),))  # type: ignore[union-attr]
+    assert [block.is_error for message in messages[6:8] for block in message.content] == [True, True]  # type: ignore[union-attr]
+
+
+def of_every_dialect() -> list[tuple[str, tuple[Message, ...]]]:
+    """The messages of everything that any dialect can say."""
+    found = []
+    for name in dialects.names():
+        dialect: Any = dialects.load(name)
+        for case in CASES:
+            wire = sample(dialect, case) if case.answer is None else None
+            if wire is not None:
+                found.append((f"{name}: {case.name}", dialect.read_request(wire).messages))
+    return found
+
+
+def test_the_package_reads_what_we_write_of_every_dialect_and_writes_it_the_same(judge: Judging) -> None:
+    changed = []
+    for name, messages in of_every_dialect():
+        wire = pydantic_ai.write_messages(messages).wire
+        guessed = without_guesses(judge("pydantic-ai").ask("validate", wire), wire)
+        if json.dumps(guessed) != json.dumps(wire):
+            changed.append(name)
+    assert changed == []
+
+
+def without_guesses(judged: Any, wire: Any) -> Any:
+    """What the package wrote, without the media types that it guesses by the ending of an address."""
+    if isinstance(judged, list):
+        return [without_guesses(*pair) for pair in zip(judged, wire, strict=True)]
+    if not isinstance(judged, dict):
+        return judged
+    made = {key: without_guesses(item, wire.get(key)) for key, item in judged.items()}
+    return {**made, "media_type": None} if "media_type" in wire and wire["media_type"] is None else made
+
+
+def test_the_package_reads_all_that_a_message_may_say(judge: Judging) -> None:
+    usage = Usage(
+        input_tokens=100,
+        output_tokens=20,
+        cached_input_tokens=30,
+        cache_creation_input_tokens=10,
+        reasoning_tokens=5,
+        cost_usd=Decimal("0.00125"),
+        pricing_version="2026-05-08",
+        latency_ms=900,
+    )
+    png = base64.b64encode(b"\x89PNG\xff\xfe").decode()
+    history = [
+        said(Role.SYSTEM, TextBlock("Be brief."), TextBlock("Be kind."), number=1),
+        said(Role.SYSTEM, number=2),
+        said(
+            Role.USER,
+            TextBlock("What are these?"),
+            ImageBlock(ImageSource("base64", png), "image/png"),
+            ImageBlock(ImageSource("url", "https://example.com/a"), "image/*"),
+            DocumentBlock(ImageSource("url", "https://example.com/a.pdf"), "application/pdf", "report.pdf"),
+            AudioBlock(ImageSource("base64", "UklGRg=="), "audio/wav"),
+            number=3,
+            extra={"tenant": "a"},
+            user_id="u",
+        ),
+        said(
+            Role.ASSISTANT,
+            ThinkingBlock("I have to look.", "sig"),
+            RedactedThinkingBlock("blob"),
+            TextBlock("I look."),
+            ToolUseBlock("tu_01", "look", {"path": "a"}),
+            ToolUseBlock("tu_02", "look", {"INVALID_JSON": "x"}),
+            InvalidToolUseBlock("tu_03", "look", '{"path": 1}', "path is a text"),
+            number=4,
+            model="anthropic:claude-sonnet-4-6",
+            provider="anthropic",
+            usage=usage,
+            run_id="run_1",
+            extra={},
+        ),
+        said(Role.TOOL, ToolResultBlock("tu_01", (TextBlock("a"), TextBlock("b"))), number=5),
+        said(
+            Role.TOOL,
+            ToolResultBlock("tu_02", (ImageBlock(ImageSource("url", "https://example.com/a.png"), "image/png"),), True),
+            number=6,
+        ),
+        said(Role.USER, TextBlock("Thanks."), number=7, status=MessageStatus.CANCELLED),
+    ]
+    written = pydantic_ai.write_messages(history)
+    assert [(loss.message_id, loss.block_type) for loss in written.losses] == [(history[3].id, "invalid_tool_use")]
+    assert json.dumps(judge("pydantic-ai").ask("validate", written.wire)) == json.dumps(written.wire)
+    assert judge("pydantic-ai").ask("files_in_results", written.wire) == ["ImageUrl"]
+    again = read(written.wire)
+    reason = "marked as no valid JSON"
+    calls = [
+        block.replace(reason=reason) if block.type == "invalid_tool_use" else block for block in history[3].content
+    ]
+    history[3] = history[3].replace(content=calls)
+    assert list(again) == history
+
+
+def test_the_package_takes_a_history_that_does_not_say_everything_for_what_we_take_it(judge: Judging) -> None:
+    wire = [request(prompt("Hello.")), response({"part_kind": "text", "content": "Hi."}, call(args={"path": "a"}))]
+    kinds = ["UserPromptPart", "TextPart", "ToolCallPart"]
+    assert judge("pydantic-ai").ask("validate_sparse", wire) == kinds
+    assert given_back(wire) == wire
+
+
+# --- what means what -------------------------------------------------------------------------------------------------
+
+
+def test_instructions_are_a_system_message_where_they_change() -> None:
+    wire = [
+        request(prompt("One?"), instructions="Count."),
+        response({"part_kind": "text", "content": "One."}),
+        request(prompt("Two?"), instructions="Count."),
+        response({"part_kind": "text", "content": "Two."}),
+        request(prompt("Three?"), instructions="Stop."),
+    ]
+    messages = read(wire)
+    told = [block.text for message in messages if message.role is Role.SYSTEM for block in message.content]  # type: ignore[union-attr]
+    assert told == ["Count.", "Stop."]
+    edited = messages[0].replace(content=[TextBlock("Count slowly.")])
+    again = pydantic_ai.write_messages([edited, *messages[1:]]).wire
+    assert [item.get("instructions") for item in again if item["kind"] == "request"] == [
+        "Count slowly.",
+        "Count slowly.",
+        "Stop.",
+    ]
+
+
+def test_requests_that_follow_each_other_stay_apart_and_new_messages_join() -> None:
+    wire = [request(prompt("One.")), request(prompt("Two."), prompt("Three."))]
+    assert given_back(wire) == wire
+    hand_made = [said(Role.SYSTEM, TextBlock("Be brief.")), said(Role.USER, TextBlock("Hello."), number=2)]
+    (one,) = pydantic_ai.write_messages(hand_made).wire
+    assert [part["part_kind"] for part in one["parts"]] == ["system-prompt", "user-prompt"]
+
+
+def test_times_are_those_of_the_parts_or_of_the_request_or_given() -> None:
+    later = NOON + timedelta(seconds=1, microseconds=5)
+    wire = [
+        request(prompt("a", timestamp=later.isoformat()), {"part_kind": "compaction", "content": "b"}, timestamp="x"),
+        request({"part_kind": "compaction", "content": "c"}, timestamp="2026-05-08T14:00:01.000005+02:00"),
+        response(timestamp="2026-05-08T12:00:01.000005"),
+    ]
+    assert [message.created_at for message in read(wire)] == [later, NOON, later, later]
+    assert given_back(wire) == wire
+
+
+def test_usage_is_in_disjoint_buckets_and_no_price_is_made_up() -> None:
+    told = {"input_tokens": 100, "cache_read_tokens": 30, "cache_write_tokens": 10, "output_tokens": 5, "cost": "0.5"}
+    (message,) = read([response(usage=told, model_name="gpt-5", provider_name="openai", run_id="run_1")])
+    usage = message.metadata.usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.cached_input_tokens, usage.cache_creation_input_tokens) == (60, 30, 10)
+    assert (usage.cost_usd, usage.pricing_version, usage.provider_cost_usd) == (0, "not-recorded", Decimal("0.5"))
+    assert (message.metadata.model, message.metadata.provider) == ("openai:gpt-5", "openai")
+    assert message.metadata.run_id == "run_1"
+    assert read([response(usage={"input_tokens": 0, "output_tokens": 0})])[0].metadata.usage is None
+
+
+@pytest.mark.parametrize(
+    ("told", "status"),
+    [
+        ({}, "complete"),
+        ({"state": "interrupted"}, "cancelled"),
+        ({"state": "incomplete"}, "partial"),
+        ({"state": "suspended"}, "partial"),
+        ({"finish_reason": "error"}, "error"),
+    ],
+)
+def test_how_an_answer_ended_is_its_status(told: dict[str, str], status: str) -> None:
+    (message,) = read([response({"part_kind": "text", "content": "a"}, **told)])
+    assert message.metadata.status == status
+
+
+@pytest.mark.parametrize("args", ['{"path": "RE', "[1]", "nonsense", {"INVALID_JSON": '{"path": 1}'}])
+def test_a_call_that_cannot_be_used_stays_one(args: Any) -> None:
+    (message,) = read([response(call(args=args))])
+    (block,) = message.content
+    assert isinstance(block, InvalidToolUseBlock)
+    foreign = said(Role.ASSISTANT, InvalidToolUseBlock("tu_01", "look", block.input_text, "why"))
+    (again,) = read(pydantic_ai.write_messages([foreign]).wire)
+    assert isinstance(again.content[0], InvalidToolUseBlock)
+    assert again.content[0].input_text == block.input_text
+
+
+@pytest.mark.parametrize(
+    ("content", "blocks"),
+    [
+        ("text", [TextBlock("text")]),
+        (None, []),
+        ([], []),
+        (["a", "b"], [TextBlock("a"), TextBlock("b")]),
+        ([1, "b"], [TextBlock('[1,"b"]')]),
+        ({"rows": [1]}, [TextBlock('{"rows":[1]}')]),
+        (
+            [{"kind": "binary", "data": "_-4=", "media_type": "image/png"}, {"n": 1}],
+            [ImageBlock(ImageSource("base64", "/+4="), "image/png"), TextBlock('{"n":1}')],
+        ),
+    ],
+)
+def test_what_a_tool_answers_is_texts_and_files(content: Any, blocks: list[Any]) -> None:
+    wire = [response(call()), request(result(content, outcome="failed"))]
+    answer = read(wire)[1].content[0]
+    assert isinstance(answer, ToolResultBlock)
+    assert list(answer.content) == blocks
+    assert answer.is_error
+    assert given_back(wire) == wire
+
+
+def test_json_of_a_tool_that_only_looks_like_a_file_is_none() -> None:
+    shown = {"kind": "image-url", "url": "https://example.com/a.png", "media_type": "image/png"}
+    wire = [response(call()), request(result(shown, content_file_digests=[]))]
+    answer = read(wire)[1].content[0]
+    assert [block.type for block in answer.content] == ["text"]  # type: ignore[union-attr]
+    assert given_back(wire) == wire
+
+
+def test_a_result_made_later_names_its_call_as_the_history_does() -> None:
+    (asked,) = read([response(call("call_9", {"path": "a"}))])
+    answer = said(Role.TOOL, ToolResultBlock(asked.content[0].id, (TextBlock("ok"),)))  # type: ignore[union-attr]
+    part = pydantic_ai.write_messages([asked, answer]).wire[1]["parts"][0]
+    assert (part["tool_name"], part["tool_call_id"]) == ("look", "call_9")
+
+
+def test_what_a_provider_did_itself_is_opaque_and_what_only_records_is_no_message() -> None:
+    search = {"part_kind": "builtin-tool-call", "tool_name": "web_search", "args": {}, "tool_call_id": "s"}
+    revealed = {"part_kind": "tool-availability-delta", "tools_added": ["f"]}
+    wire = [request(revealed, prompt("Hi."), revealed), request(revealed), response(search)]
+    messages = read(wire)
+    assert [block for message in messages for block in message.content] == [
+        TextBlock("Hi."),
+        OpaqueBlock("pydantic_ai", search),
+    ]
+    assert given_back(wire) == wire
+
+
+def test_a_mark_for_the_cache_stands_where_it_stood_and_says_nothing() -> None:
+    wire = [request(prompt(["a", {"kind": "cache-point", "ttl": "1h"}, "b"]))]
+    (message,) = read(wire)
+    assert message.content == (TextBlock("a"), TextBlock("b"))
+    assert given_back(wire) == wire
+
+
+def test_an_edit_shows_and_what_stands_beside_it_stays() -> None:
+    part = {"part_kind": "text", "content": "Hello.", "id": "msg_1", "provider_name": "openai"}
+    structured = {"kind": "structured-content", "content": "a: 1", "value": {"a": 1}}
+    asked, answer = read([request(prompt([structured, "b"])), response(part)])
+    edited = [
+        asked.replace(content=[asked.content[0].replace(text="a: 2"), asked.content[1]]),
+        answer.replace(content=[answer.content[0].replace(text="Bye.")]),
+    ]
+    first, second = pydantic_ai.write_messages(edited).wire
+    assert first["parts"][0]["content"] == [{"kind": "structured-content", "content": "a: 2", "value": "a: 2"}, "b"]
+    assert second["parts"] == [{**part, "content": "Bye."}]
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wire", "where"),
+    [
+        ({}, "$"),
+        ([1], "$[0]"),
+        ([{"kind": "reply", "parts": []}], "$[0].kind"),
+        ([request(), {"kind": "response"}], "$[1].parts"),
+        ([request({"content": "a"})], "$[0].parts[0].part_kind"),
+        ([request(prompt(1))], "$[0].parts[0].content"),
+        ([request(prompt(["a", 1]))], "$[0].parts[0].content[1]"),
+        ([request({"part_kind": "system-prompt", "content": ["a"]})], "$[0].parts[0].content"),
+        ([request({"part_kind": "tool-return", "content": "a"})], "$[0].parts[0].tool_name"),
+        ([response({"part_kind": "text"})], "$[0].parts[0].content"),
+        ([response({"part_kind": "tool-call"})], "$[0].parts[0].tool_name"),
+        ([response(call(args=[1]))], "$[0].parts[0].args"),
+        ([request(prompt("a")), request(prompt("half \ud83d"))], "$[1].parts[0]"),
+        ([request(prompt("a"), metadata={"dragoman": {"0": {"id": 1}}})], "$[0].parts[0]"),
+    ],
+)
+def test_what_is_no_history_is_refused_with_its_place(wire: Any, where: str) -> None:
+    with pytest.raises(FormatError) as refused:
+        read(wire)
+    assert refused.value.where == where
+
+
+def test_whatever_is_wrong_in_a_history_it_comes_back_as_it_was_or_is_refused_with_its_place(judge: Judging) -> None:
+    places, changed, count = [], [], 0
+    for history in judge("pydantic-ai").ask("generate", {"first": 400, "count": 20}):
+        for wire in mutations(history, 50):
+            count += 1
+            try:
+                written = pydantic_ai.write_messages(read(wire))
+            except InputError as error:
+                places.append(error.where)
+                continue
+            if json.dumps(written.wire) != json.dumps(wire) or written.losses:
+                changed.append(wire)
+    assert changed == []
+    assert all(place.startswith("$[") for place in places)
+    assert 0 < len(places) < count == 1000
