@@ -1,0 +1,186 @@
+"""The settings that were found, and what follows from them for one provider.
+
+The one rule: what is said in two places is taken from the first of them, and the endpoint says which that was.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from dragoman import catalog as rows
+from dragoman.catalog import Catalog, Provider
+from dragoman.errors import SettingsError
+from dragoman.settings.values import Account, Endpoint, Keyring, Secret, Setting, usable_key
+
+EMBEDDED: Final = "local"  # the provider that is a process of our own
+VARIABLES: Final = {"default_model": "DRAGOMAN_MODEL", "store": "DRAGOMAN_STORE", "workspace": "DRAGOMAN_WORKSPACE"}
+_NAMED: Final = re.compile(r"\{([A-Z][A-Z0-9_]*)\}")  # a variable in the address of a row
+_ALSO_NAMED: Final = {"AWS_REGION": "AWS_DEFAULT_REGION"}
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found, once and for all. Made by ``load``."""
+
+    catalog: Catalog
+    default_model: Setting = Setting()
+    store: Setting = Setting()
+    workspace: Setting = Setting()
+    file: str | None = None  # the file that was read
+    accounts: Mapping[str, Account] = {}
+    environment: Mapping[str, str] = {}
+    keyring: Keyring | None = None
+
+    def __repr__(self) -> str:
+        chosen = ", ".join(f"{name}={getattr(self, name).value!r}" for name in VARIABLES)
+        return f"Settings({chosen}, file={self.file!r})"
+
+    def endpoint(
+        self, provider: Provider | str, *, api_key: str | None = None, base_url: str | None = None
+    ) -> Endpoint:
+        """Where this provider is called, and with which key. ``SettingsError`` says what is missing and how to give it.
+
+        It may ask the keyring, and so a person.
+        """
+        row = self.catalog.provider(provider) if isinstance(provider, str) else provider
+        where, where_from = self._base_url(row, base_url)
+        key, key_from = self._key(row, api_key)
+        if key is None and self._needs_key(row):
+            raise _missing_key(row, self._variables(row), self.file)
+        return Endpoint(
+            provider=row,
+            base_url=where.rstrip("/"),
+            base_url_origin=where_from,
+            key=key,
+            key_origin=key_from,
+            is_token=key_from in row.token_variables,
+            headers=self._account(row).headers,
+        )
+
+    def has_key(self, provider: Provider | str) -> bool:
+        """Whether the provider can be called at all: it needs no key, or there is one."""
+        row = self.catalog.provider(provider) if isinstance(provider, str) else provider
+        return not self._needs_key(row) or self._key(row, None)[0] is not None
+
+    def _needs_key(self, row: Provider) -> bool:
+        return bool(self._variables(row)) and not row.runs_locally
+
+    def _variables(self, row: Provider) -> tuple[str, ...]:
+        """The variables that may hold the key, the file's own first."""
+        named = self._account(row).api_key_env
+        return (*((named,) if named else ()), *row.key_variables, *row.token_variables)
+
+    def reached_by(self, provider: Provider | str) -> str | None:
+        """What a provider can be called with: where its key comes from, or what it is without one; none if it cannot.
+
+        Nobody is called to find out: whether a local server runs shows when it is.
+        """
+        row = self.catalog.provider(provider) if isinstance(provider, str) else provider
+        if row.key == EMBEDDED:
+            return "embedded" if importlib.util.find_spec("xllamacpp") else None
+        try:
+            endpoint = self.endpoint(row)
+        except SettingsError:
+            return None
+        if endpoint.key is not None:
+            return endpoint.key_origin
+        if row.runs_locally:
+            return "this machine"
+        is_own = row.key in self.accounts or endpoint.base_url_origin != "catalog"
+        return endpoint.base_url_origin if is_own else None
+
+    def _account(self, row: Provider) -> Account:
+        return self.accounts.get(row.key) or Account()
+
+    def _key(self, row: Provider, given: str | None) -> tuple[Secret | None, str]:
+        if given:
+            return usable_key(given, "argument"), "argument"
+        account = self._account(row)
+        for variable in self._variables(row):
+            if text := self.environment.get(variable, "").strip():
+                return usable_key(text, variable), variable
+        if account.api_key is not None:
+            return account.api_key, self.file or "file"
+        if self.keyring is not None and (kept := self.keyring(row.key)):
+            return usable_key(kept, "keyring"), "keyring"
+        return None, "nowhere"
+
+    def _base_url(self, row: Provider, given: str | None) -> tuple[str, str]:
+        if given:
+            return _address(given, "argument"), "argument"
+        variable = row.base_url_variable or ""
+        if text := self.environment.get(variable, "").strip():
+            address = _host_address(text) if variable == "OLLAMA_HOST" else text
+            return _completed(_address(address, variable), row.base_url_path), variable
+        if row.base_url is None:
+            raise _missing_base_url(row)
+        origin = self.file if self.file and row != rows.builtin().providers.get(row.key) else "catalog"
+        return _address(self._filled_in(row), f"providers.{row.key}.base_url"), origin
+
+    def _filled_in(self, row: Provider) -> str:
+        """The address of a row, with the variables that it names."""
+        address = row.base_url or ""
+        values = {name: self._variable(name) for name in _NAMED.findall(address)}
+        for variable, value in values.items():
+            if not value:
+                raise SettingsError(
+                    f"its address depends on {variable}, which is not set",
+                    where=row.title,
+                    remedy=f"Set {variable}, or give a base URL",
+                    code="missing_base_url",
+                )
+        return _NAMED.sub(lambda found: values[found[1]], address)
+
+    def _variable(self, name: str) -> str:
+        return self.environment.get(name, "") or self.environment.get(_ALSO_NAMED.get(name, ""), "")
+
+
+def _address(text: str, origin: str) -> str:
+    """A base URL that can be called."""
+    if not re.match(r"https?://[^/\s@]+(?:/[^\s?#]*)?\Z", text):
+        raise SettingsError(
+            "is not an address that can be called",
+            where=origin,
+            remedy="Write it as https://host/path, without a user, a query or a fragment",
+            code="invalid_base_url",
+        )
+    return text.rstrip("/")
+
+
+def _host_address(text: str) -> str:
+    """What Ollama's variable means: a host, a port, both, or a URL; every address of the machine is this machine."""
+    scheme, _, rest = text.rpartition("://")
+    host, slash, path = rest.partition("/")
+    name, colon, port = host.rpartition(":") if re.search(r":\d+\Z", host) else (host, ":", "11434")
+    if name in ("", "0.0.0.0", "[::]"):
+        name = "127.0.0.1"
+    return f"{scheme or 'http'}://{name}{colon}{port}{slash}{path}"
+
+
+def _completed(address: str, path: str) -> str:
+    """The address with the path that the row says belongs behind what its variable holds."""
+    return address if not path or address.endswith(path) else address + path
+
+
+def _missing_key(row: Provider, variables: tuple[str, ...], file: str | None) -> SettingsError:
+    by_file = f"write api_key under [providers.{row.key}] in {file or 'the configuration file'}"
+    return SettingsError(
+        "there is no key for it",
+        where=row.title,
+        remedy=f"Set {' or '.join(variables)}, or {by_file}",
+        code="missing_key",
+    )
+
+
+def _missing_base_url(row: Provider) -> SettingsError:
+    by_variable = f"Set {row.base_url_variable}, or write" if row.base_url_variable else "Write"
+    return SettingsError(
+        "nobody has said where it is",
+        where=row.title,
+        remedy=f"{by_variable} base_url under [providers.{row.key}] in the configuration file",
+        code="missing_base_url",
+    )

@@ -1,0 +1,52 @@
+"""The system's keyring, by the package of the extra ``keyring``. It may have to ask a person, and so take a while."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dragoman.catalog import Provider
+from dragoman.errors import SettingsError
+from dragoman.settings.values import usable_key
+
+KEYRING_NAME: Final = "dragoman"
+
+
+def system_keyring(provider_key: str) -> str | None:
+    """The key that the system's keyring has for a provider; none if there is no keyring, or no package for it."""
+    try:
+        import keyring  # noqa: PLC0415  an extra, and slow to load
+        from keyring.errors import KeyringError, NoKeyringError  # noqa: PLC0415
+    except ImportError:
+        return None
+    try:
+        return keyring.get_password(KEYRING_NAME, provider_key)
+    except NoKeyringError:
+        return None
+    except KeyringError as error:
+        raise SettingsError(
+            f"it cannot be read ({type(error).__name__})", where="keyring", remedy="Unlock it", code="keyring_failed"
+        ) from None
+
+
+def keep_key(provider: Provider, key: str) -> None:
+    """Put a key into the system's keyring."""
+    secret = usable_key(key, "argument")
+    try:
+        import keyring  # noqa: PLC0415
+        from keyring.errors import KeyringError  # noqa: PLC0415
+    except ImportError:
+        raise SettingsError(
+            "the package for it is not installed",
+            where="keyring",
+            remedy="Run: pip install 'dragoman[keyring]'",
+            code="missing_package",
+        ) from None
+    try:
+        keyring.set_password(KEYRING_NAME, provider.key, secret.reveal())
+    except KeyringError as error:
+        raise SettingsError(
+            f"it cannot be written ({type(error).__name__})",
+            where="keyring",
+            remedy="Unlock it, or keep the key in a variable or the configuration file",
+            code="keyring_failed",
+        ) from None

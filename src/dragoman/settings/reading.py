@@ -1,0 +1,150 @@
+"""Reading the environment and the configuration file.
+
+The one rule: a file that others can read is not used, because it may hold keys.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from dragoman import catalog as rows
+from dragoman.catalog import Catalog
+from dragoman.errors import SettingsError
+from dragoman.settings.found import VARIABLES, Settings
+from dragoman.settings.keyrings import system_keyring
+from dragoman.settings.values import Account, Keyring, Setting, usable_key
+
+CONFIG_VARIABLE: Final = "DRAGOMAN_CONFIG"
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+def load(
+    *,
+    environment: Mapping[str, str] | None = None,
+    file: Path | str | None = None,
+    keyring: Keyring | None = None,
+    catalog: Catalog | None = None,
+) -> Settings:
+    """The settings of the environment, and of the file if there is one. A file that is named has to be there."""
+    environment = os.environ if environment is None else environment
+    named = file or environment.get(CONFIG_VARIABLE)
+    path = Path(named).expanduser() if named else default_file(environment)
+    said = _read_file(path, must_exist=named is not None)
+    accounts, overlay = _accounts_and_rows(said or {}, catalog or rows.builtin(), str(path))
+    chosen = {name: _chosen(name, variable, environment, said, path) for name, variable in VARIABLES.items()}
+    return Settings(
+        catalog=(catalog or rows.builtin()).overlaid(overlay, str(path)) if overlay else catalog or rows.builtin(),
+        file=str(path) if said is not None else None,
+        accounts=accounts,
+        environment=dict(environment),
+        keyring=keyring or system_keyring,
+        **chosen,
+    )
+
+
+def default_file(environment: Mapping[str, str]) -> Path:
+    """Where the file is when nobody says otherwise."""
+    if sys.platform == "win32":
+        folder = Path(environment.get("APPDATA") or Path.home() / "AppData" / "Roaming")
+    else:
+        folder = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return folder / "dragoman" / "config.toml"
+
+
+def _chosen(
+    name: str, variable: str, environment: Mapping[str, str], said: Mapping[str, Any] | None, path: Path
+) -> Setting:
+    if text := environment.get(variable, "").strip():
+        return Setting(text, variable)
+    value = (said or {}).get(name)
+    if value is None:
+        return Setting()
+    if not isinstance(value, str):
+        raise _invalid(path, f"{name} has to be a text")
+    return Setting(value, str(path))
+
+
+def _read_file(path: Path, *, must_exist: bool) -> dict[str, Any] | None:
+    try:
+        with path.open("rb") as opened:
+            _refuse_if_readable_by_others(path, os.fstat(opened.fileno()))
+            said = tomllib.loads(opened.read().decode("utf-8"))
+    except FileNotFoundError:
+        if must_exist:
+            raise _invalid(path, "there is no such file") from None
+        return None
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        what = error.strerror or "cannot be read" if isinstance(error, OSError) else f"is not TOML: {error}"
+        raise _invalid(path, what) from None
+    unknown = sorted(set(said) - {*VARIABLES, "providers", "models"})
+    if unknown:
+        raise _invalid(
+            path, f"{unknown[0]!r} is not known here; known are {', '.join((*VARIABLES, 'providers', 'models'))}"
+        )
+    return said
+
+
+def _refuse_if_readable_by_others(path: Path, status: os.stat_result) -> None:
+    if os.name != "posix":
+        return
+    if status.st_mode & 0o077:
+        raise SettingsError(
+            "others on this machine can read or change it, and it may hold keys",
+            where=str(path),
+            remedy=f"Run: chmod 600 {shlex.quote(str(path))}",
+            code="unsafe_config",
+        )
+    if status.st_uid not in (os.geteuid(), 0):
+        raise SettingsError(
+            "it belongs to somebody else",
+            where=str(path),
+            remedy="Use a file of your own",
+            code="unsafe_config",
+        )
+
+
+def _accounts_and_rows(
+    said: Mapping[str, Any], catalog: Catalog, path: str
+) -> tuple[dict[str, Account], dict[str, Any]]:
+    """What the file says about keys, and the rows of a catalog that are left when that is taken out."""
+    accounts: dict[str, Account] = {}
+    providers: dict[str, Any] = {}
+    for key, row in (said.get("providers") or {}).items():
+        if not isinstance(row, dict):
+            raise _invalid(path, f"providers.{key} has to be a table")
+        fields = set(Account.__struct_fields__)
+        accounts[key] = _account({name: row[name] for name in fields & set(row)}, key, path)
+        own = {name: value for name, value in row.items() if name not in fields}
+        if key not in catalog.providers:
+            own = {"title": key, "dialect": "openai_chat", **own}
+        if own:
+            providers[key] = own
+    overlay = {"providers": providers, "models": said.get("models") or {}}
+    return accounts, {name: table for name, table in overlay.items() if table}
+
+
+def _account(said: dict[str, Any], key: str, path: str) -> Account:
+    text = said.pop("api_key", None)
+    if text is not None and not isinstance(text, str):
+        raise _invalid(path, f"providers.{key}.api_key has to be a text")
+    try:
+        account = msgspec.convert(said, Account)
+    except msgspec.ValidationError as error:
+        raise _invalid(path, f"providers.{key}: {error}") from None
+    for name, value in account.headers.items():
+        if not _HEADER_NAME.fullmatch(name) or not value.isprintable():
+            raise _invalid(path, f"providers.{key}.headers: {name!r} cannot be a header")
+    return msgspec.structs.replace(account, api_key=usable_key(text, f"{path}, providers.{key}")) if text else account
+
+
+def _invalid(path: Path | str, what: str) -> SettingsError:
+    return SettingsError(what, where=str(path), remedy="Correct the configuration file", code="invalid_config")
