@@ -1,0 +1,616 @@
+"""LangChain messages: ``{"type": …, "data": {…}}``, as ``messages_to_dict`` gives them, or flat, as ``model_dump`` does.
+
+What a message says is a text, or a list of blocks: LangChain's own, or a provider's, such as Anthropic's ``thinking``
+and OpenAI's ``image_url``. Calls stand beside it in ``tool_calls``, and in the list as well where their place among the
+words matters. Messages that are none of the four roles are opaque. What we have to carry is put in
+``response_metadata``, which no integration sends to a model. Published as ``langchain-core`` on PyPI (1.x).
+
+The one rule: a call that stands in two places is one call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from dragoman.dialects.parts.body import a_list, an_object
+from dragoman.dialects.parts.scalars import count_of
+from dragoman.errors import FormatError
+from dragoman.exchange import Written
+from dragoman.mending import NOT_RECORDED
+from dragoman.message import (
+    AudioBlock,
+    ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    InvalidToolUseBlock,
+    Message,
+    OpaqueBlock,
+    RedactedThinkingBlock,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    Usage,
+    VideoBlock,
+)
+from dragoman.transcripts.parts import (
+    KEY,
+    KNOWN_ROLES,
+    Losing,
+    Reading,
+    carried,
+    noted,
+    notes_of,
+    notes_on,
+    read_all,
+    restored,
+    settled,
+    wire_id_of,
+    wire_ids,
+    with_notes,
+)
+
+NAME: Final = "langchain"
+_TYPES: Final = {Role.USER: "human", Role.ASSISTANT: "ai", Role.SYSTEM: "system", Role.TOOL: "tool"}
+_ROLES: Final = {
+    **{name: role for role, name in _TYPES.items()},
+    "HumanMessageChunk": Role.USER,
+    "AIMessageChunk": Role.ASSISTANT,
+    "SystemMessageChunk": Role.SYSTEM,
+    "ToolMessageChunk": Role.TOOL,
+}
+_OTHERS: Final = ("chat", "function", "remove", "ChatMessageChunk", "FunctionMessageChunk")
+_DATA_URL: Final = re.compile(r"data:([^,;]*);base64,(.*)", re.DOTALL)
+_Medium = ImageBlock | AudioBlock | VideoBlock | DocumentBlock
+_MEDIA: Final[dict[str, type[_Medium]]] = {
+    "image": ImageBlock,
+    "audio": AudioBlock,
+    "video": VideoBlock,
+    "file": DocumentBlock,
+}
+_NAMES: Final = {kind: name for name, kind in _MEDIA.items()}
+_UNKNOWN_TYPES: Final = {
+    "image": "image/*",
+    "audio": "audio/*",
+    "video": "video/*",
+    "file": "application/octet-stream",
+}
+_Call = ToolUseBlock | InvalidToolUseBlock
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def looks_like(wire: Any) -> bool:
+    """Whether a value may be a list of LangChain messages: each has one of their types, and data or content."""
+    return isinstance(wire, list) and bool(wire) and all(_is_shaped(item) for item in wire)
+
+
+def _is_shaped(item: Any) -> bool:
+    if not isinstance(item, dict) or item.get("type") not in [*_ROLES, *_OTHERS]:
+        return False
+    return isinstance(item.get("data"), dict) or "content" in item
+
+
+def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[Message, ...]:
+    """The messages of a list of LangChain messages."""
+    return read_all(wire, _read_list, Reading(NAME, session_id, created_at))
+
+
+def _read_list(value: Any, reading: Reading) -> None:
+    for index, item in enumerate(a_list(value, "$")):
+        reading.place = f"$[{index}]"
+        reading.messages.append(_read_item(an_object(item, reading.place), reading))
+
+
+def _read_item(item: dict[str, Any], reading: Reading) -> Message:
+    kind, is_flat = item.get("type"), "data" not in item
+    where = reading.place if is_flat else f"{reading.place}.data"
+    data = an_object(item if is_flat else item["data"], where)
+    if kind in _OTHERS:
+        message = reading.made(Role.ASSISTANT, [OpaqueBlock(NAME, item)], carried=_ours(data))
+        return settled(_with(message, {"form": "whole"}), item, item, NAME)
+    if not isinstance(kind, str) or kind not in _ROLES:
+        known = ", ".join([*_ROLES, *_OTHERS])
+        raise FormatError(f"a type is one of {known}, not {kind!r}", where=f"{reading.place}.type")
+    role = _ROLES[kind]
+    blocks = _read_blocks(role, data, where, reading)
+    message = reading.made(role, blocks, wire_id=data.get("id"), carried=_ours(data), **_read_metadata(role, data))
+    notes: dict[str, Any] = {"flat": True} if is_flat else {}
+    if kind != _TYPES[role]:
+        notes["type"] = kind
+    if isinstance(data.get("content"), list) and _is_plain(message, _inner(message)):
+        notes["list"] = True
+    message = _with(message, notes)
+    return settled(message, _natural(message), item, NAME)
+
+
+def _with(message: Message, notes: dict[str, Any]) -> Message:
+    if not notes:
+        return message
+    return with_notes(message, {"dialect": NAME, **notes_on(message, NAME), **notes})
+
+
+def _ours(data: dict[str, Any]) -> dict[str, Any] | None:
+    """What stands under our key, if it is an object."""
+    metadata = data.get("response_metadata")
+    found = metadata.get(KEY) if isinstance(metadata, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+def _read_blocks(role: Role, data: dict[str, Any], where: str, reading: Reading) -> list[ContentBlock]:
+    content = data.get("content")
+    if not isinstance(content, str | list):
+        raise FormatError(f"a text or a list belongs here, not {type(content).__name__}", where=f"{where}.content")
+    if role is Role.TOOL:
+        return [_read_result(data, content, where, reading)]
+    if role is not Role.ASSISTANT:
+        return _read_content(content, role, where)
+    calls = [
+        *_read_calls(data, "tool_calls", where, reading),
+        *_read_calls(data, "invalid_tool_calls", where, reading),
+    ]
+    thought = _read_aside(data)
+    if content == "" and (calls or thought):
+        return [*thought, *(call for _, call in calls)]  # it stands there only because it has to
+    said = _with_calls(_read_content(content, role, where), calls)
+    return [*thought, *said]
+
+
+def _read_aside(data: dict[str, Any]) -> list[ContentBlock]:
+    """A thought as those integrations keep it whose provider gives it beside the content."""
+    aside = data.get("additional_kwargs")
+    text = aside.get("reasoning_content") if isinstance(aside, dict) else None
+    if not isinstance(text, str) or not text:
+        return []
+    return [ThinkingBlock(text, provider_raw={"dialect": NAME, "form": "aside"})]
+
+
+def _read_content(content: str | list[Any], role: Role, where: str) -> list[ContentBlock]:
+    if isinstance(content, str):
+        return [TextBlock(content)]
+    blocks: list[ContentBlock] = []
+    for at, part in enumerate(content):
+        if isinstance(part, str):
+            blocks.append(TextBlock(part, {"dialect": NAME, "form": "bare"}))
+        else:
+            blocks.append(_read_part(an_object(part, f"{where}.content[{at}]"), role))
+    return blocks
+
+
+def _read_part(part: dict[str, Any], role: Role) -> ContentBlock:
+    block, form = _known_part(part, role)
+    if block is None:
+        return OpaqueBlock(NAME, part)
+    return block.replace(provider_raw=noted(NAME, _natural_part(block, form), part, form=form))
+
+
+def _known_part(part: dict[str, Any], role: Role) -> tuple[ContentBlock | None, str | None]:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return TextBlock(text), None
+        case {"type": "text-plain", "text": str(text)}:
+            return TextBlock(text), "text-plain"
+        case {"type": "reasoning", "reasoning": str(text)} if role is Role.ASSISTANT:
+            extras = part.get("extras")
+            signature = extras.get("signature") if isinstance(extras, dict) else None
+            return ThinkingBlock(text, signature if isinstance(signature, str) else None), None
+        case {"type": "thinking", "thinking": str(text)} if role is Role.ASSISTANT:
+            signature = part.get("signature")
+            return ThinkingBlock(text, signature if isinstance(signature, str) else None), "thinking"
+        case {"type": "redacted_thinking", "data": str(data)} if role is Role.ASSISTANT:
+            return RedactedThinkingBlock(data), None
+        case _:
+            return _known_medium(part) if role is Role.USER else (None, None)
+
+
+def _known_medium(part: dict[str, Any]) -> tuple[_Medium | None, str | None]:
+    """A picture, a recording, a film or a document, in LangChain's words of now or before, or in a provider's."""
+    match part:
+        case {"type": "image_url", "image_url": str(url) | {"url": str(url)}}:
+            match = _DATA_URL.fullmatch(url)
+            if match is None:
+                return ImageBlock(ImageSource("url", url), "image/*"), "image_url"
+            return ImageBlock(ImageSource("base64", match[2]), match[1]), "image_url"
+        case {"type": "image" | "audio" | "video" | "file" as kind, "base64": str(data)}:
+            return _medium(kind, ImageSource("base64", data), part), None
+        case {"type": "image" | "audio" | "video" | "file" as kind, "file_id": str(path), "extras": dict(extras)}:
+            is_ours = extras.get(KEY) == {"file_ref": True}
+            return (_medium(kind, ImageSource("file_ref", path), part) if is_ours else None), None
+        case {"type": "image" | "audio" | "video" | "file" as kind, "source_type": "base64", "data": str(data)}:
+            return _medium(kind, ImageSource("base64", data), part), "source_type"
+        case {"type": "image" | "audio" | "video" | "file" as kind, "source_type": "url", "url": str(url)}:
+            return _medium(kind, ImageSource("url", url), part), "source_type"
+        case {"type": "image" | "audio" | "video" | "file" as kind, "url": str(url)} if "source_type" not in part:
+            return _medium(kind, ImageSource("url", url), part), None
+        case {"type": "image", "source": {"type": "base64", "media_type": str(media_type), "data": str(data)}}:
+            return ImageBlock(ImageSource("base64", data), media_type), "source"
+        case _:
+            return None, None
+
+
+def _medium(kind: str, source: ImageSource, part: dict[str, Any]) -> _Medium:
+    stated, extras = part.get("mime_type"), part.get("extras")
+    media_type = stated if isinstance(stated, str) else _UNKNOWN_TYPES[kind]
+    if kind != "file":
+        return _MEDIA[kind](source, media_type)
+    name = extras.get("filename") if isinstance(extras, dict) else None
+    return DocumentBlock(source, media_type, name if isinstance(name, str) else None)
+
+
+def _read_result(data: dict[str, Any], content: str | list[Any], where: str, reading: Reading) -> ToolResultBlock:
+    wire_id = data.get("tool_call_id")
+    if not isinstance(wire_id, str):
+        raise FormatError("a result has the id of its call", where=f"{where}.tool_call_id")
+    our_id = reading.answered_id(wire_id)
+    raw = {"dialect": NAME, "id": wire_id} if wire_id != our_id else None
+    blocks = tuple(_read_content(content, Role.USER, where))
+    return ToolResultBlock(our_id, blocks, data.get("status") == "error", raw)
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+
+def _read_calls(data: dict[str, Any], key: str, where: str, reading: Reading) -> list[tuple[str | None, _Call]]:
+    """The calls in one of the two lists, each with the id that LangChain knows it by."""
+    listed = data.get(key)
+    calls = [] if listed is None else a_list(listed, f"{where}.{key}")
+    return [
+        _read_call(an_object(call, f"{where}.{key}[{at}]"), f"{where}.{key}[{at}]", reading)
+        for at, call in enumerate(calls)
+    ]
+
+
+def _read_call(call: dict[str, Any], where: str, reading: Reading) -> tuple[str | None, _Call]:
+    wire_id, name, args, error = call.get("id"), call.get("name"), call.get("args"), call.get("error")
+    if not isinstance(wire_id, str | None) or not isinstance(name, str | None):
+        raise FormatError("the id and the name of a call are texts", where=where)
+    if type(args) is not dict and not isinstance(args, str | None):
+        raise FormatError("the input of a call is an object, or a text if it is none", where=f"{where}.args")
+    our_id = reading.call_id(wire_id or "")
+    block: _Call
+    if type(args) is dict:
+        block = ToolUseBlock(our_id, name or "", args)
+    else:
+        text = args if isinstance(args, str) else ""
+        block = InvalidToolUseBlock(our_id, name or "", text, error if isinstance(error, str) else "")
+    note = wire_id if wire_id and wire_id != our_id else None
+    return wire_id, block.replace(provider_raw=noted(NAME, _natural_call(block, note), call, id=note))
+
+
+def _with_calls(blocks: list[ContentBlock], calls: list[tuple[str | None, _Call]]) -> list[ContentBlock]:
+    """The blocks, with each call in the place where the list names it; the others at the end."""
+    left, made = list(calls), list[ContentBlock]()
+    for block in blocks:
+        found = next((call for call in left if _names(block, call)), None)
+        if found is None or not isinstance(block, OpaqueBlock):
+            made.append(block)
+            continue
+        left.remove(found)
+        made.append(_placed(found[1], block.wire))
+    return [*made, *(call for _, call in left)]
+
+
+def _names(block: ContentBlock, call: tuple[str | None, _Call]) -> bool:
+    match block:
+        case OpaqueBlock(wire={"type": "tool_call" | "tool_use" as kind, "id": str(wire_id), **rest}):
+            given = rest.get("args" if kind == "tool_call" else "input")
+            return isinstance(call[1], ToolUseBlock) and call[0] == wire_id and isinstance(given, dict | str)
+        case OpaqueBlock(wire={"type": "invalid_tool_call", "id": str(wire_id)}):
+            return isinstance(call[1], InvalidToolUseBlock) and call[0] == wire_id
+        case _:
+            return False
+
+
+def _placed(call: _Call, part: dict[str, Any]) -> _Call:
+    """The call, with what is left over of the part that says where it stands."""
+    notes = notes_of(call.provider_raw, NAME)
+    kept = noted(NAME, _natural_place(call, part["type"], notes.get("id")), part, form=part["type"]) or {}
+    place = {key: note for key, note in kept.items() if key != "dialect"}
+    return call.replace(provider_raw={"dialect": NAME, **notes, "place": place})
+
+
+def _natural_place(call: _Call, form: str, wire_id: str | None) -> dict[str, Any]:
+    if isinstance(call, InvalidToolUseBlock):
+        return _natural_call(call, wire_id)
+    if form == "tool_use":
+        return {"type": "tool_use", "id": wire_id or call.id, "name": call.name, "input": call.input}
+    return {"type": "tool_call", "id": wire_id or call.id, "name": call.name, "args": call.input}
+
+
+def _written_place(call: _Call) -> dict[str, Any]:
+    notes = notes_of(call.provider_raw, NAME)
+    place = notes.get("place", {})
+    made: dict[str, Any] = restored(_natural_place(call, place.get("form", "tool_call"), notes.get("id")), place)
+    return made
+
+
+def _natural_call(call: _Call, wire_id: str | None) -> dict[str, Any]:
+    our_id = wire_id or call.id
+    if isinstance(call, ToolUseBlock):
+        return {"name": call.name, "args": call.input, "id": our_id, "type": "tool_call"}
+    return {"type": "invalid_tool_call", "id": our_id, "name": call.name, "args": call.input_text, "error": call.reason}
+
+
+def _written_call(call: _Call) -> dict[str, Any]:
+    notes = notes_of(call.provider_raw, NAME)
+    made: dict[str, Any] = restored(_natural_call(call, notes.get("id")), notes)
+    return made
+
+
+# --- who said it, and what it cost -----------------------------------------------------------------------------------
+
+
+def _read_metadata(role: Role, data: dict[str, Any]) -> dict[str, Any]:
+    """The model, the provider and the usage, as far as they are told."""
+    if role is not Role.ASSISTANT:
+        return {}
+    said: dict[str, Any] = {}
+    told = data.get("response_metadata")
+    told = told if isinstance(told, dict) else {}
+    provider, model = told.get("model_provider"), told.get("model_name") or told.get("model")
+    if isinstance(provider, str):
+        said["provider"] = provider
+    if isinstance(model, str):
+        said["model"] = f"{provider}:{model}" if isinstance(provider, str) else model
+    usage = _read_usage(data.get("usage_metadata"))
+    return said if usage is None else {**said, "usage": usage}
+
+
+def _read_usage(told: Any) -> Usage | None:
+    """What was consumed. LangChain's input includes what was cached, and it knows no price."""
+    match told:
+        case {"input_tokens": int(sent), "output_tokens": int(output)} if sent >= 0 and output >= 0:
+            parts, spent = told.get("input_token_details"), told.get("output_token_details")
+        case _:
+            return None
+    parts = parts if isinstance(parts, dict) else {}
+    spent = spent if isinstance(spent, dict) else {}
+    read, created = count_of(parts.get("cache_read")), count_of(parts.get("cache_creation"))
+    if read + created > sent:
+        read = created = 0
+    return Usage(
+        input_tokens=sent - read - created,
+        output_tokens=output,
+        cached_input_tokens=read,
+        cache_creation_input_tokens=created,
+        input_audio_tokens=count_of(parts.get("audio")),
+        reasoning_tokens=count_of(spent.get("reasoning")),
+        output_audio_tokens=count_of(spent.get("audio")),
+        cost_usd=Decimal(0),
+        pricing_version=NOT_RECORDED,
+        latency_ms=0,
+    )
+
+
+def _natural_usage(usage: Usage | None) -> dict[str, Any] | None:
+    if usage is None:
+        return None
+    sent = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
+    made: dict[str, Any] = {
+        "input_tokens": sent,
+        "output_tokens": usage.output_tokens,
+        "total_tokens": sent + usage.output_tokens,
+    }
+    parts = {
+        "audio": usage.input_audio_tokens,
+        "cache_creation": usage.cache_creation_input_tokens,
+        "cache_read": usage.cached_input_tokens,
+    }
+    spent = {"audio": usage.output_audio_tokens, "reasoning": usage.reasoning_tokens}
+    for key, details in (("input_token_details", parts), ("output_token_details", spent)):
+        told = {name: count for name, count in details.items() if count}
+        if told:
+            made[key] = told
+    return made
+
+
+def _natural_origin(message: Message) -> dict[str, Any]:
+    provider, model = message.metadata.provider, message.metadata.model
+    made = {}
+    if model is not None:
+        made["model_name"] = model.removeprefix(f"{provider}:") if provider is not None else model
+    return made if provider is None else {**made, "model_provider": provider}
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_messages(messages: Iterable[Message]) -> Written:
+    """The messages as LangChain's, and what they cannot say."""
+    history, losing = tuple(messages), Losing(NAME)
+    theirs = wire_ids(history, NAME)
+    wires = [made for message in history for made in _written(message, losing, theirs)]
+    return Written(wires, tuple(losing.losses))
+
+
+def _written(message: Message, losing: Losing, theirs: dict[str, str]) -> list[dict[str, Any]]:
+    if message.role not in KNOWN_ROLES:
+        losing.lose(message, "message", f"there is no role {message.role} here")
+        return []
+    kept = losing.sayable(message, message.content, lambda block: _cannot_say(block, message.role))
+    if message.role is not Role.TOOL:
+        return [_restored(message.replace(content=kept))]
+    for block in kept[1:]:
+        losing.lose(message, block.type, "a message has one result here")
+    if not kept:
+        losing.lose(message, "message", "a tool's message without a result")
+        return []
+    result = kept[0]
+    assert isinstance(result, ToolResultBlock)
+    content = losing.sayable(message, result.content, lambda inner: _cannot_say(inner, Role.USER))
+    notes = notes_of(result.provider_raw, NAME)
+    if "id" not in notes and result.tool_use_id in theirs:
+        notes = {"dialect": NAME, **notes, "id": theirs[result.tool_use_id]}
+    return [_restored(message.replace(content=(result.replace(content=content, provider_raw=notes or None),)))]
+
+
+def _restored(message: Message) -> dict[str, Any]:
+    made: dict[str, Any] = restored(_natural(message), notes_on(message, NAME))
+    return made
+
+
+def _cannot_say(block: ContentBlock, role: Role) -> str | None:
+    """Why a message of a role cannot carry a block here; ``None`` if it can."""
+    match block:
+        case TextBlock() if role is not Role.TOOL:
+            return None
+        case ToolUseBlock() | InvalidToolUseBlock() | ThinkingBlock() | RedactedThinkingBlock():
+            return None if role is Role.ASSISTANT else f"a message of the {role} does not hold it here"
+        case ToolResultBlock():
+            return None if role is Role.TOOL else f"a message of the {role} does not hold it here"
+        case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
+            return None if role is Role.USER else f"a message of the {role} does not show anything here"
+        case OpaqueBlock(dialect=dialect):
+            return None if dialect == NAME and role is not Role.TOOL else f"a block that only {dialect} understands"
+        case TextBlock():
+            return "a tool's message holds results only"
+        case _:
+            return "a block that this version does not know"
+
+
+def _natural(message: Message) -> dict[str, Any]:
+    """What we would write for a message if nobody had noted anything but its form."""
+    notes = notes_on(message, NAME)
+    first = message.content[0] if message.content else None
+    if notes.get("form") == "whole" and isinstance(first, OpaqueBlock):
+        return first.wire
+    kind = notes.get("type") or _TYPES[message.role]
+    data = {**_natural_base(message), "type": kind, "name": None, "id": wire_id_of(message), **_natural_rest(message)}
+    return data if notes.get("flat") else {"type": kind, "data": data}
+
+
+def _natural_base(message: Message) -> dict[str, Any]:
+    aside, told, said = {}, dict[str, Any](), set[str]()
+    if message.role is Role.ASSISTANT:
+        first = message.content[0] if message.content else None
+        if isinstance(first, ThinkingBlock) and _is_aside(first):
+            aside["reasoning_content"] = first.text
+        told = _natural_origin(message)
+        again = _read_metadata(
+            message.role, {"response_metadata": told, "usage_metadata": _natural_usage(message.metadata.usage)}
+        )
+        said = {name for name, value in again.items() if getattr(message.metadata, name) == value}
+    ours = carried(message, NAME, said)
+    if ours is not None:
+        told[KEY] = ours
+    return {"content": _natural_content(message), "additional_kwargs": aside, "response_metadata": told}
+
+
+def _natural_rest(message: Message) -> dict[str, Any]:
+    """What only a message of an assistant, or of a tool, has."""
+    match message.content:
+        case _ if message.role is Role.ASSISTANT:
+            calls = [block for block in message.content if isinstance(block, _Call)]
+            return {
+                "tool_calls": [_written_call(call) for call in calls if isinstance(call, ToolUseBlock)],
+                "invalid_tool_calls": [_written_call(call) for call in calls if isinstance(call, InvalidToolUseBlock)],
+                "usage_metadata": _natural_usage(message.metadata.usage),
+            }
+        case (ToolResultBlock() as result,):
+            wire_id = notes_of(result.provider_raw, NAME).get("id", result.tool_use_id)
+            status = "error" if result.is_error else "success"
+            return {"tool_call_id": wire_id, "artifact": None, "status": status}
+        case _:
+            return {}
+
+
+def _is_aside(block: ContentBlock) -> bool:
+    return isinstance(block, ThinkingBlock) and notes_of(block.provider_raw, NAME).get("form") == "aside"
+
+
+def _inner(message: Message) -> Sequence[ContentBlock]:
+    """What goes into the content: of a tool what it answered, of an assistant calls only where their place matters."""
+    match message.content:
+        case (ToolResultBlock(content=content),):
+            return content
+        case blocks if message.role is Role.ASSISTANT:
+            blocks = blocks[1:] if blocks and _is_aside(blocks[0]) else blocks
+            ranks = [_rank(block) for block in blocks]
+            at_the_end = ranks == sorted(ranks)
+            return [block for block in blocks if not (at_the_end and _rank(block))]
+        case blocks:
+            return blocks
+
+
+def _rank(block: ContentBlock) -> int:
+    """Calls that nobody placed come after everything else, those that cannot be used last."""
+    return 0 if _is_placed(block) or not isinstance(block, _Call) else 1 if isinstance(block, ToolUseBlock) else 2
+
+
+def _is_placed(block: ContentBlock) -> bool:
+    return isinstance(block, _Call) and "place" in notes_of(block.provider_raw, NAME)
+
+
+def _is_plain(message: Message, inner: Sequence[ContentBlock]) -> bool:
+    """Whether the content is one text, of which nothing was noted, so that it is written as a string."""
+    match inner:
+        case [TextBlock(text) as block]:
+            alone = len(message.content) == 1 or message.role is Role.TOOL
+            return (bool(text) or alone) and not notes_of(block.provider_raw, NAME)
+        case _:
+            return False
+
+
+def _natural_content(message: Message) -> Any:
+    inner = _inner(message)
+    match inner:
+        case [TextBlock(text)] if _is_plain(message, inner) and not notes_on(message, NAME).get("list"):
+            return text
+        case [] if message.content and message.role is Role.ASSISTANT and not notes_on(message, NAME).get("list"):
+            return ""
+        case _:
+            return [_written_part(block) for block in inner]
+
+
+def _written_part(block: ContentBlock) -> Any:
+    if isinstance(block, _Call):
+        return _written_place(block)
+    notes = notes_of(getattr(block, "provider_raw", None), NAME)
+    return restored(_natural_part(block, notes.get("form")), notes)
+
+
+def _natural_part(block: ContentBlock, form: str | None) -> Any:
+    match block:
+        case TextBlock(text) if form == "bare":
+            return text
+        case TextBlock(text):
+            return {"type": form or "text", "text": text}
+        case ThinkingBlock(text, signature) if form == "thinking" or notes_of(block.provider_raw, "anthropic"):
+            return {"type": "thinking", "thinking": text, **({} if signature is None else {"signature": signature})}
+        case ThinkingBlock(text, signature):
+            told = {} if signature is None else {"extras": {"signature": signature}}
+            return {"type": "reasoning", "reasoning": text, **told}
+        case RedactedThinkingBlock(data):
+            return {"type": "redacted_thinking", "data": data}
+        case OpaqueBlock(wire=wire):
+            return wire
+        case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
+            return _natural_medium(block, form)
+        case _:
+            raise AssertionError(f"{block.type} is no part")
+
+
+def _natural_medium(block: _Medium, form: str | None) -> dict[str, Any]:
+    kind, source, media_type = _NAMES[type(block)], block.source, block.media_type
+    if form == "image_url":
+        url = source.data if source.kind == "url" else f"data:{media_type};base64,{source.data}"
+        return {"type": "image_url", "image_url": {"url": url}}
+    if form == "source":
+        return {"type": kind, "source": {"type": "base64", "media_type": media_type, "data": source.data}}
+    stated = {} if media_type == _UNKNOWN_TYPES[kind] else {"mime_type": media_type}
+    name = getattr(block, "name", None)
+    extras: dict[str, Any] = {} if name is None else {"filename": name}
+    if form == "source_type":
+        key = "data" if source.kind == "base64" else "url"
+        return {"type": kind, "source_type": source.kind, key: source.data, **stated}
+    key = {"base64": "base64", "url": "url"}.get(source.kind, "file_id")
+    if key == "file_id":
+        extras[KEY] = {"file_ref": True}
+    return {"type": kind, key: source.data, **stated, **({"extras": extras} if extras else {})}
