@@ -38,7 +38,7 @@ from dragoman.message import (
     ToolUseBlock,
     Usage,
 )
-from dragoman.store import Store, open_store
+from dragoman.store import Store, open_store, schema
 from tests.store.talk import answered, message, said
 
 FOLDER = Path(__file__).parent / "fixtures"
@@ -70,10 +70,24 @@ async def make(path: Path) -> None:
         await _gone(store)
         await _hits(store, WORDS[0])  # the index is whole
     connection = apsw.Connection(str(path))
+    _take_back(connection)
     connection.execute("VACUUM")
     connection.pragma("journal_mode", "delete")  # one file
     connection.close()
     path.with_name(f"{path.name}-lock").unlink(missing_ok=True)
+
+
+def _take_back(connection: apsw.Connection) -> None:
+    """Undo what later steps of the schema have added: the first version knew nothing of it."""
+    first = apsw.Connection(":memory:")
+    first.execute(schema.migrations("sqlite")[0]).fetchall()
+    tables = "SELECT name FROM sqlite_schema WHERE type = 'table'"
+    known = {name for (name,) in first.execute(tables).fetchall()}
+    first.close()
+    for (name,) in connection.execute(tables).fetchall():
+        if name not in known:
+            connection.execute(f"DROP TABLE {name}")
+    connection.pragma("user_version", 1)
 
 
 async def _talk(store: Store) -> None:

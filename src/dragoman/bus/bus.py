@@ -57,7 +57,17 @@ def _clock_us() -> int:
 class Subscription:
     """A subscriber: what it wants, what waits for it, and what it has missed."""
 
-    def __init__(self, name: str, take: TakeMany, wanted: Filter, *, limit: int, most: int, is_fast: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        take: TakeMany,
+        wanted: Filter,
+        *,
+        limit: int,
+        most: int = 1,
+        linger_s: float = 0.0,
+        is_fast: bool = False,
+    ) -> None:
         self.name = name
         self.wanted = wanted
         self.is_fast = is_fast
@@ -66,6 +76,7 @@ class Subscription:
         self._take = take
         self._limit = limit
         self._most = most
+        self._linger_s = linger_s
         self._waiting: deque[Event] = deque()
         self._gap: list[Event] | None = None  # the first and the last event that were missed since the last delivery
         self._gap_size = 0
@@ -73,6 +84,7 @@ class Subscription:
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._is_ending = False
+        self._hurry = asyncio.Event()
 
     @property
     def waiting(self) -> int:
@@ -107,6 +119,7 @@ class Subscription:
                     return
                 self._news.clear()
                 await self._news.wait()
+            await self._linger()
             batch = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
             after_room(self)
             await self.take(batch)
@@ -130,13 +143,22 @@ class Subscription:
                 extra={"subscriber": self.name, "event_id": batch[0].id, "event_type": batch[0].type},
             )
 
+    async def _linger(self) -> None:
+        """Let more events come, so that a batch is worth its name; not when somebody waits for it."""
+        if self._linger_s and not self._is_ending and len(self._waiting) < self._most:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), self._linger_s)
+
     async def idle(self) -> None:
         """Wait until nothing waits for it, and it has taken everything."""
+        self._hurry.set()
         await self._is_idle.wait()
+        self._hurry.clear()
 
     def end(self) -> None:
         """Say that nothing more will come."""
         self._is_ending = True
+        self._hurry.set()
         self._news.set()
 
 
@@ -296,7 +318,7 @@ class Bus:
             return take(events[0])
 
         wanted = self._wanted(session_ids, event_types, actors)
-        return self._registered(Subscription(name, take_each, wanted, limit=limit, most=1, is_fast=fast))
+        return self._registered(Subscription(name, take_each, wanted, limit=limit, is_fast=fast))
 
     def subscribe_batches(
         self,
@@ -304,14 +326,15 @@ class Bus:
         take: TakeMany,
         *,
         most: int = 500,
+        linger_s: float = 0.0,
         session_ids: Iterable[str] | None = None,
         event_types: Iterable[str] | None = None,
         actors: Iterable[Actor | str] | None = None,
         limit: int = _LIMIT,
     ) -> Subscription:
-        """Ask for events, as many at a time as wait, up to ``most``."""
+        """Ask for events, as many at a time as wait, up to ``most``; with ``linger_s``, those of so many seconds."""
         wanted = self._wanted(session_ids, event_types, actors)
-        return self._registered(Subscription(name, take, wanted, limit=limit, most=most, is_fast=False))
+        return self._registered(Subscription(name, take, wanted, limit=limit, most=most, linger_s=linger_s))
 
     def _wanted(
         self,

@@ -44,6 +44,8 @@ class Lineage:
                 return self._step or self._turn
             case "llm.call_completed" | "llm.call_failed":
                 return self._call or self._turn
+            case "tool.called":
+                return self._answer or self._turn  # also when somebody was asked in between
             case _ if event_type in _OF_A_CALL:
                 return self._begun.get(subject) or self._answer or self._turn
             case "eval.completed" | "eval.failed":

@@ -21,6 +21,7 @@ from dragoman.store.values import (
     Damage,
     EntryRow,
     ErasureReceipt,
+    Evaluation,
     Hit,
     Lease,
     Row,
@@ -28,6 +29,7 @@ from dragoman.store.values import (
     SizeReport,
     ToolCall,
     Totals,
+    TraceEvent,
     Verification,
 )
 
@@ -62,6 +64,7 @@ __all__ = [
     "Damage",
     "EntryRow",
     "ErasureReceipt",
+    "Evaluation",
     "Hit",
     "Lease",
     "Row",
@@ -70,6 +73,7 @@ __all__ = [
     "Store",
     "ToolCall",
     "Totals",
+    "TraceEvent",
     "Verification",
     "open_store",
 ]

@@ -5,6 +5,8 @@
     …                                                  its messages, in order, exactly as ``dragoman.encode`` has them
     {"tool_ids": […], "cancelled": […]}                what providers call its calls, and which calls were given up
     {"entry": {…}, "agent_key": …}                     its trace entries, in order
+    {"event": {…}}                                     what happened in it, in order
+    {"evaluation": {…}}                                how good that was
     {"messages": 2, "sha256": "…"}                     how many there were, and the hash of everything before this line
 
 A session is written with its whole history. In a file of a whole store a fork is written with its own messages only,
@@ -26,10 +28,10 @@ import msgspec
 from dragoman import codec
 from dragoman.errors import ConflictError, FormatError, JsonError, UnknownSessionError
 from dragoman.message import Message
-from dragoman.store import care, collecting, entries, operations
+from dragoman.store import care, collecting, entries, operations, trace
 from dragoman.store.operations import Draft, Rows, Statement, operation
 from dragoman.store.rows import columns_from, micros, time_from
-from dragoman.store.values import Session
+from dragoman.store.values import Evaluation, Session, TraceEvent
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
@@ -39,6 +41,7 @@ Progress = Callable[[int, int], None]
 _FORMAT: Final = 1
 _PAGE: Final = 200
 _FEW: Final = 50
+_MANY: Final = 1_000_000
 _IN_MEMORY: Final = 4 * 1024 * 1024
 
 
@@ -60,6 +63,14 @@ class _Beside(msgspec.Struct, kw_only=True):
 class _Entry(msgspec.Struct, kw_only=True):
     entry: dict[str, Any]
     agent_key: str | None
+
+
+class _Event(msgspec.Struct, kw_only=True):
+    event: TraceEvent
+
+
+class _Evaluation(msgspec.Struct, kw_only=True):
+    evaluation: Evaluation
 
 
 class _End(msgspec.Struct, kw_only=True):
@@ -123,6 +134,18 @@ async def _lines_of(store: Store, session: Session, *, is_whole: bool) -> AsyncI
     yield _line(await store._read(_beside(session.id, is_whole=is_whole)))
     async for entry in _entries_of(store, session.id):
         yield _line(entry)
+    async for line in _trace_of(store, session.id):
+        yield line
+
+
+async def _trace_of(store: Store, session_id: str) -> AsyncIterator[bytes]:
+    after = ""
+    while events := await store.events(session_id, after, _PAGE):
+        for event in events:
+            yield _line(_Event(event=event))
+        after = events[-1].id
+    for made in reversed(await store.evaluations(session_id, limit=_MANY)):
+        yield _line(_Evaluation(evaluation=made))
 
 
 async def _entries_of(store: Store, session_id: str) -> AsyncIterator[_Entry]:
@@ -182,6 +205,8 @@ class _Section(msgspec.Struct, kw_only=True):
     messages: int = 0
     entries_offset: int = 0  # of its first entry
     entries: int = 0
+    trace_offset: int = 0  # of its first event or evaluation
+    trace: int = 0
     beside: _Beside = msgspec.field(default_factory=lambda: _Beside(tool_ids=[]))
     is_bare: bool = False  # messages alone, of which nothing else is known
     is_copy: bool = False  # its messages become this session's own
@@ -293,6 +318,10 @@ class _Reading:
                 msgspec.json.decode(line, type=_Entry)
                 self._open.entries_offset = self._open.entries_offset or offset
                 self._open.entries += 1
+            case b'{"event"' | b'{"evaluation"' if self._open is not None:
+                _traced(line)
+                self._open.trace_offset = self._open.trace_offset or offset
+                self._open.trace += 1
             case b'{"messages"' if self._open is not None:
                 self._end_section(msgspec.json.decode(line, type=_End))
             case b'{"sessions"' if self._open is None and self.sessions is not None:
@@ -389,6 +418,18 @@ def _entries(file: IO[bytes], section: _Section) -> Iterator[_Entry]:
         yield msgspec.json.decode(file.readline(), type=_Entry)
 
 
+def _traced(line: bytes) -> TraceEvent | Evaluation:
+    if line.startswith(b'{"event"'):
+        return msgspec.json.decode(line, type=_Event).event
+    return msgspec.json.decode(line, type=_Evaluation).evaluation
+
+
+def _trace(file: IO[bytes], section: _Section) -> Iterator[TraceEvent | Evaluation]:
+    file.seek(section.trace_offset)
+    for _ in range(section.trace):
+        yield _traced(file.readline())
+
+
 def _drafts(store: Store, file: IO[bytes], section: _Section, renewed: dict[str, int]) -> Iterator[Draft]:
     for message in _messages(store, file, section):
         columns = columns_from(message)
@@ -466,3 +507,16 @@ def _added(
     written = _entries(file, section)
     while some := [entries.draft_from(one.entry, one.agent_key) for one in itertools.islice(written, _PAGE)]:
         yield from entries.append(session.id, some, session.updated_at, None)
+    yield from _add_trace(store.engine, session.id, _trace(file, section))
+
+
+def _add_trace(
+    engine: str, session_id: str, traced: Iterator[TraceEvent | Evaluation]
+) -> Generator[Statement, Rows, None]:
+    while some := list(itertools.islice(traced, _PAGE)):
+        events = [trace.added_row(one, session_id) for one in some if isinstance(one, TraceEvent)]
+        if events:
+            yield from trace.append_events(engine, events)
+        for one in some:
+            if isinstance(one, Evaluation):
+                yield from trace.record(engine, msgspec.structs.replace(one, session_id=session_id))

@@ -32,7 +32,7 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.store import collecting, indexes
+from dragoman.store import collecting, indexes, trace
 from dragoman.store.operations import Found, Rows, Statement, at, get_session, operation, read, unknown_session
 from dragoman.store.rows import Columns, columns_from, hash_of, message_from, micros, time_from
 from dragoman.store.values import ErasureReceipt, Session, SizeReport
@@ -109,10 +109,24 @@ def _deleted(engine: str, session_id: str, ids: Ids, *, erased: str | None) -> G
     for table in ("messages", "tool_calls"):
         rows = yield f"SELECT count(*) FROM {table} WHERE session_id = ?", (session_id,)
         setattr(gone, table, getattr(gone, table) + rows[0][0])
-    for table in ("messages", "tool_calls", "usage", "tool_ids", "idempotency", "leases", "blob_refs", "entries"):
+    for table in _BESIDE:
         yield f"DELETE FROM {table} WHERE session_id = ?", (session_id,)
     yield "DELETE FROM sessions WHERE id = ?", (session_id,)
+    yield from trace.delete(session_id)
     return gone
+
+
+_BESIDE: Final = (
+    "messages",
+    "tool_calls",
+    "usage",
+    "repricings",
+    "tool_ids",
+    "idempotency",
+    "leases",
+    "blob_refs",
+    "entries",
+)
 
 
 def _keep_the_sum(session_id: str, ids: Ids, *, with_user: bool) -> Steps:
@@ -231,7 +245,7 @@ def _hand_on_beside(session: Session, heir: str, last: int) -> Steps:
         " WHERE session_id = ? AND result_seq > ?",
         (session.id, last),
     )
-    for table in ("tool_calls", "usage", "blob_refs"):
+    for table in ("tool_calls", "usage", "repricings", "blob_refs"):
         yield f"UPDATE {table} SET session_id = ? WHERE session_id = ? AND seq <= ?", (heir, session.id, last)
     rows = yield "SELECT coalesce(max(number), 0) FROM tool_ids WHERE session_id = ?", (session.id,)
     first = yield "SELECT coalesce(min(number), 1) FROM tool_ids WHERE session_id = ?", (heir,)
@@ -269,6 +283,7 @@ def erase_user(
     yield from _erase_among_others(engine, user_id, sum_)
     for table in ("usage", "past_usage"):
         yield f"UPDATE {table} SET user_id = NULL WHERE user_id = ?", (user_id,)
+    yield from trace.without_person(user_id)
     yield from indexes.compact(engine)
     going = yield from collecting.let_go(sum_.blobs, now)
     receipt = ErasureReceipt(

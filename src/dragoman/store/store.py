@@ -29,8 +29,10 @@ from dragoman.store.entries import EntriesRoom
 from dragoman.store.indexes import Filters
 from dragoman.store.operations import Draft, Found, Rows, Statement
 from dragoman.store.recent import Recent
+from dragoman.store.repricing import RepricingMethods
 from dragoman.store.rows import hash_of, message_from
 from dragoman.store.searching import Searching
+from dragoman.store.trace import TraceMethods
 from dragoman.store.values import (
     ErasureReceipt,
     Hit,
@@ -57,7 +59,7 @@ def now_utc() -> datetime:
     return datetime.now(UTC)
 
 
-class Store:
+class Store(TraceMethods, RepricingMethods):
     """A store of sessions. ``open_store`` makes one; use it with ``async with``."""
 
     engine: str
@@ -70,6 +72,10 @@ class Store:
         self.entries = EntriesRoom(self)
         self._recent = Recent()
         self._ids = UlidSource(lambda: time.time_ns() // 1_000_000, lambda: secrets.randbits(80))
+
+    def new_id(self) -> str:
+        """A ULID, greater than every one that this store has given before."""
+        return self._ids.next()
 
     # --- what an engine does -----------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dragoman.message import Message
+from dragoman.message import Message, Usage
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,12 +94,57 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: Decimal
 
 
+class PricedCall(msgspec.Struct, frozen=True):
+    """An answer of a model, and what it was charged."""
+
+    session_id: str
+    seq: int
+    model: str | None
+    usage: Usage
+    created_at: datetime
+
+
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """The right to run a turn in a session, for a while."""
 
     session_id: str
     owner: str
     expires_at: datetime
+
+
+class TraceEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened, as it was written down."""
+
+    id: str  # a ULID; events of a session have the order of their ids
+    timestamp: datetime
+    session_id: str  # "system" if it was in none
+    turn_id: str | None = None
+    parent_event_id: str | None = None  # because of which other event
+    type: str
+    actor: str  # user, agent, system, tool or worker
+    sensitivity: str  # private, user_controlled, pseudonymous or aggregatable
+    payload: Any  # a JSON object, without secrets
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """How good something was."""
+
+    id: str  # evl_<ulid>
+    session_id: str  # "system" if what was judged is of none
+    turn_id: str | None = None  # what was judged
+    message_id: str | None = None
+    task_id: str | None = None
+    agent_id: str | None = None  # who did it
+    plan_id: str | None = None
+    evaluator: str  # who judged
+    model: str | None = None  # the model that answered
+    score: float | None = None  # from 0 to 1
+    success: bool | None = None  # whether it is good enough
+    cost_usd: Decimal | None = None  # of what was judged
+    duration_ms: float | None = None  # of what was judged
+    notes: str | None = None  # without secrets
+    fingerprint: dict[str, Any] | None = None  # what the turn looked like when it began: a routing.Fingerprint as JSON
+    created_at: datetime
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):

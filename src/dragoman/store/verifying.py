@@ -17,7 +17,7 @@ import msgspec
 
 from dragoman.errors import DamagedError, DragomanError, NewerVersionError, UnknownSessionError
 from dragoman.message import InvalidToolUseBlock, Message, Role, ToolResultBlock, ToolUseBlock
-from dragoman.store import entries
+from dragoman.store import entries, trace
 from dragoman.store.care import Nothing
 from dragoman.store.operations import (
     Found,
@@ -80,7 +80,8 @@ async def _engine_s_own(store: Store) -> list[Damage]:
             found = await store._read(_integrity())
         except DamagedError as error:
             found = [error.what]
-    return [Damage(session_id="", seq=None, what=what) for what in found]
+    of_none = await store._read(trace.look(trace.SYSTEM))  # what belongs to no session
+    return [Damage(session_id="", seq=None, what=what) for what in (*found, *of_none)]
 
 
 @operation
@@ -168,6 +169,8 @@ def _look(session_id: str, step: Callable[[int], None]) -> Generator[Statement, 
     if look.is_whole:
         yield from _look_beside(look, session)
     for what in (yield from entries.look(session_id)):
+        look.wrong(None, what)
+    for what in (yield from trace.look(session_id)):
         look.wrong(None, what)
     return look
 

@@ -1,0 +1,521 @@
+"""The trace in a store: what happened in sessions, and how it was judged.
+
+    await store.append_events(events)                       as the bus emits them; secrets are taken out first
+    await store.events(session_id, after_id, limit=100)     in their order; the newest id is where to go on
+    await store.record_evaluation(session_id, score=0.8)    how good a turn or a task was
+    await store.pattern_samples()                           what routing learns from
+
+Events are of the session that they happened in: a fork begins without any, and deleting a session takes them along.
+What belongs to no session has ``"system"`` in its place. An event of a session that is not there is passed over: it was
+deleted before its trace was written. The same event again changes nothing. Old events go with ``sweep_events``, all but
+those that an audit needs. The one rule: nothing comes in with a secret in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Generator, Iterable, Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from dragoman.errors import DamagedError, FormatError
+from dragoman.jsontext import OWN, read_json
+from dragoman.redaction import Redactor
+from dragoman.store.operations import Operation, Rows, Statement, operation, unknown_session, visible
+from dragoman.store.rows import micros, time_from
+from dragoman.store.values import Evaluation, TraceEvent
+
+if TYPE_CHECKING:
+    from dragoman.ids import UlidSource
+    from dragoman.routing import Fingerprint, PatternSample
+
+SYSTEM: Final = "system"  # the session of what belongs to no session
+RETENTION: Final = timedelta(days=90)
+AUDIT_TYPES: Final = (  # which stay for as long as the store
+    "gateway.auth_failed",
+    "gateway.key_issued",
+    "gateway.key_revoked",
+    "gateway.key_rotated",
+    "gateway.quota_exceeded",
+    "trace.swept",
+)
+
+_EVENT: Final = "id, timestamp_us, session_id, turn_id, parent_event_id, type, actor, sensitivity, payload_json, hash"
+_EVALUATION: Final = (
+    "id, session_id, turn_id, message_id, task_id, agent_id, plan_id, evaluator, model, score, success, cost_usd,"
+    " duration_ms, notes, fingerprint_json, created_at, hash"
+)
+_STAYS: Final = {"sqlite": "", "postgres": " FOR KEY SHARE"}  # a session that is not deleted until we are done
+_AT_ONCE: Final = 50
+_PAGE: Final = 500
+_DEFAULT_REDACTOR: Final = Redactor()
+
+
+class Happened(Protocol):
+    """An event, as the bus has it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def timestamp_us(self) -> int: ...
+    @property
+    def session_id(self) -> str: ...
+    @property
+    def turn_id(self) -> str | None: ...
+    @property
+    def parent_event_id(self) -> str | None: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def actor(self) -> str: ...
+    @property
+    def sensitivity(self) -> str: ...
+    @property
+    def payload_json(self) -> bytes: ...
+
+
+class TraceMethods:
+    """What a store can do with its trace."""
+
+    if TYPE_CHECKING:
+        engine: str
+        clock: Callable[[], datetime]
+        _ids: UlidSource
+
+        async def _read(self, operation: Operation[Any]) -> Any: ...
+        async def _write(self, operation: Operation[Any]) -> Any: ...
+
+    async def append_events(self, events: Iterable[Happened], redactor: Redactor | None = None) -> int:
+        """Keep events, without the secrets in them; how many were new, and of sessions that are there."""
+        rows = [event_row(event, redactor or _DEFAULT_REDACTOR) for event in events]
+        written: int = await self._write(append_events(self.engine, rows)) if rows else 0
+        return written
+
+    async def events(
+        self,
+        session_id: str,
+        after_id: str = "",
+        limit: int = 100,
+        *,
+        types: Iterable[str] | None = None,
+        turn_id: str | None = None,
+    ) -> list[TraceEvent]:
+        """What happened in a session behind an event, in order; of these types only, and in this turn, if named."""
+        wanted = None if types is None else tuple(types)
+        found: list[TraceEvent] = await self._read(events_of(session_id, after_id, limit, wanted, turn_id))
+        return found
+
+    async def sweep_events(
+        self, older_than: timedelta = RETENTION, *, exempt: Iterable[str] = AUDIT_TYPES, dry_run: bool = False
+    ) -> int:
+        """Delete events that are older, but for those of the types that are exempt; how many that were."""
+        before = self.clock() - older_than
+        kept = frozenset(exempt)
+        types: list[str] = await self._read(event_types())
+        swept = 0
+        for name in types:
+            if name in kept:
+                continue
+            if dry_run:
+                swept += await self._read(counted_before(name, before))
+                continue
+            while gone := await self._write(deleted_before(name, before)):
+                swept += gone
+        return swept
+
+    async def record_evaluation(
+        self,
+        session_id: str = SYSTEM,
+        *,
+        score: float | None = None,
+        success: bool | None = None,
+        evaluator: str = "user",
+        turn_id: str | None = None,
+        message_id: str | None = None,
+        task_id: str | None = None,
+        agent_id: str | None = None,
+        plan_id: str | None = None,
+        model: str | None = None,
+        cost_usd: Decimal | None = None,
+        duration_ms: float | None = None,
+        notes: str | None = None,
+        fingerprint: Fingerprint | None = None,
+    ) -> Evaluation:
+        """Keep how good a turn, a message or a task was: a score from 0 to 1, whether it is good enough, or both.
+
+        ``cost_usd`` and ``duration_ms`` are of what was judged. With a model and the fingerprint of the turn, routing
+        learns from it. A session that is not there is an ``UnknownSessionError``.
+        """
+        made = Evaluation(
+            id=f"evl_{self._ids.next()}",
+            session_id=session_id,
+            turn_id=turn_id,
+            message_id=message_id,
+            task_id=task_id,
+            agent_id=agent_id,
+            plan_id=plan_id,
+            evaluator=evaluator,
+            model=model,
+            score=score,
+            success=success,
+            cost_usd=cost_usd,
+            duration_ms=duration_ms,
+            notes=None if notes is None else visible(_DEFAULT_REDACTOR.text(notes)),
+            fingerprint=None if fingerprint is None else msgspec.json.decode(msgspec.json.encode(fingerprint)),
+            created_at=self.clock(),
+        )
+        _check(made)
+        await self._write(record(self.engine, made))
+        return made
+
+    async def evaluations(
+        self,
+        session_id: str | None = None,
+        *,
+        task_id: str | None = None,
+        agent_id: str | None = None,
+        limit: int = 100,
+    ) -> list[Evaluation]:
+        """Evaluations, the newest first: of a session, a task, an agent, or all."""
+        wanted = {"session_id": session_id, "task_id": task_id, "agent_id": agent_id}
+        named = {name: value for name, value in wanted.items() if value is not None}
+        found: list[Evaluation] = await self._read(evaluations(named, limit))
+        return found
+
+    async def pattern_samples(self, limit: int = 1_000, *, user_id: str | None = None) -> list[PatternSample]:
+        """How turns went that were judged, the newest first; of sessions of one user only, if named.
+
+        A turn that was judged several times is one sample, as it was judged last.
+        """
+        found: list[PatternSample] = await self._read(samples(limit, user_id))
+        return found
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+
+def event_row(event: Happened, redactor: Redactor) -> tuple[Any, ...]:
+    """An event as a row of the table."""
+    row = (
+        event.id,
+        event.timestamp_us,
+        event.session_id,
+        event.turn_id,
+        event.parent_event_id,
+        event.type,
+        str(event.actor),
+        str(event.sensitivity),
+        redactor.json(event.payload_json).decode(),
+    )
+    return (*row, hash_of(row))
+
+
+def hash_of(row: Sequence[Any]) -> bytes:
+    """SHA-256 over everything that a row says."""
+    return hashlib.sha256(json.dumps(row, default=str).encode()).digest()  # which takes whatever a damaged row holds
+
+
+def event_from(row: tuple[Any, ...]) -> TraceEvent:
+    """The event of a row; ``DamagedError`` if it is not what was written."""
+    if hash_of(row[:9]) != bytes(row[9]):
+        raise DamagedError("its hash does not fit its content", where=f"session {row[2]}, event {row[0]}")
+    return TraceEvent(
+        id=row[0],
+        timestamp=time_from(row[1]),
+        session_id=row[2],
+        turn_id=row[3],
+        parent_event_id=row[4],
+        type=row[5],
+        actor=row[6],
+        sensitivity=row[7],
+        payload=read_json(row[8], OWN),
+    )
+
+
+@operation
+def append_events(engine: str, rows: Sequence[tuple[Any, ...]]) -> Generator[Statement, Rows, int]:
+    """Add events of sessions that are there."""
+    there = {SYSTEM}
+    for session_id in sorted({row[2] for row in rows} - there):
+        found = yield f"SELECT id FROM sessions WHERE id = ?{_STAYS[engine]}", (session_id,)
+        there.update(name for (name,) in found)
+    wanted = [row for row in rows if row[2] in there]
+    written = 0
+    while wanted:
+        size = _AT_ONCE if len(wanted) >= _AT_ONCE else 1  # two statements to prepare, whatever comes
+        some, wanted = wanted[:size], wanted[size:]
+        values = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * size)
+        new = yield (
+            f"INSERT INTO events ({_EVENT}) VALUES {values} ON CONFLICT (session_id, id) DO NOTHING RETURNING 1",
+            [field for row in some for field in row],
+        )
+        written += len(new)
+    return written
+
+
+@operation
+def events_of(
+    session_id: str, after_id: str, limit: int, types: Sequence[str] | None, turn_id: str | None
+) -> Generator[Statement, Rows, list[TraceEvent]]:
+    """Events behind one, in order."""
+    if types is not None and not types:
+        return []
+    conditions, arguments = ["session_id = ?", "id > ?"], list[Any]((session_id, after_id))
+    if types is not None:
+        conditions.append(f"type IN ({', '.join('?' * len(types))})")
+        arguments.extend(types)
+    if turn_id is not None:
+        conditions.append("turn_id = ?")
+        arguments.append(turn_id)
+    rows = yield (
+        f"SELECT {_EVENT} FROM events WHERE {' AND '.join(conditions)} ORDER BY id LIMIT ?",
+        (*arguments, limit),
+    )
+    return [event_from(row) for row in rows]
+
+
+@operation
+def event_types() -> Generator[Statement, Rows, list[str]]:
+    """The types of which there are events."""
+    rows = yield "SELECT DISTINCT type FROM events ORDER BY type", ()
+    return [row[0] for row in rows]
+
+
+@operation
+def counted_before(name: str, before: datetime) -> Generator[Statement, Rows, int]:
+    """How many events of a type are older."""
+    rows = yield "SELECT count(*) FROM events WHERE type = ? AND timestamp_us < ?", (name, micros(before))
+    count: int = rows[0][0]
+    return count
+
+
+@operation
+def deleted_before(name: str, before: datetime) -> Generator[Statement, Rows, int]:
+    """Delete some events of a type that are older; how many. Others have their turn in between."""
+    rows = yield (
+        "DELETE FROM events WHERE (session_id, id) IN (SELECT session_id, id FROM events WHERE type = ?"
+        " AND timestamp_us < ? LIMIT ?) RETURNING 1",
+        (name, micros(before), _PAGE),
+    )
+    return len(rows)
+
+
+# --- evaluations -----------------------------------------------------------------------------------------------------
+
+
+def _check(made: Evaluation) -> None:
+    where = "evaluation"
+    if made.score is None and made.success is None:
+        raise FormatError("it says neither how good it was nor whether that is enough", where=where)
+    if made.score is not None and not 0 <= made.score <= 1:  # which NaN is not either
+        raise FormatError(f"a score is a number from 0 to 1, not {made.score}", where=where)
+    if made.duration_ms is not None and not (math.isfinite(made.duration_ms) and made.duration_ms >= 0):
+        raise FormatError(f"{made.duration_ms} ms is no time that something takes", where=where)
+    if made.cost_usd is not None and not made.cost_usd.is_finite():
+        raise FormatError(f"{made.cost_usd} is no amount", where=where)
+    if not made.evaluator:
+        raise FormatError("somebody has judged", where=where)
+
+
+def evaluation_row(made: Evaluation) -> tuple[Any, ...]:
+    """An evaluation as a row of the table."""
+    row = (
+        made.id,
+        made.session_id,
+        made.turn_id,
+        made.message_id,
+        made.task_id,
+        made.agent_id,
+        made.plan_id,
+        made.evaluator,
+        made.model,
+        None if made.score is None else float(made.score),
+        None if made.success is None else int(made.success),
+        None if made.cost_usd is None else str(made.cost_usd),
+        None if made.duration_ms is None else float(made.duration_ms),
+        made.notes,
+        None if made.fingerprint is None else msgspec.json.encode(made.fingerprint).decode(),
+        micros(made.created_at),
+    )
+    return (*row, hash_of(row))
+
+
+def evaluation_from(row: tuple[Any, ...]) -> Evaluation:
+    """The evaluation of a row; ``DamagedError`` if it is not what was written."""
+    if hash_of(row[:16]) != bytes(row[16]):
+        raise DamagedError("its hash does not fit its content", where=f"session {row[1]}, evaluation {row[0]}")
+    return Evaluation(
+        id=row[0],
+        session_id=row[1],
+        turn_id=row[2],
+        message_id=row[3],
+        task_id=row[4],
+        agent_id=row[5],
+        plan_id=row[6],
+        evaluator=row[7],
+        model=row[8],
+        score=row[9],
+        success=None if row[10] is None else bool(row[10]),
+        cost_usd=None if row[11] is None else Decimal(row[11]),
+        duration_ms=row[12],
+        notes=row[13],
+        fingerprint=None if row[14] is None else msgspec.json.decode(row[14]),
+        created_at=time_from(row[15]),
+    )
+
+
+@operation
+def record(engine: str, made: Evaluation) -> Generator[Statement, Rows, None]:
+    """Add an evaluation; the same again changes nothing."""
+    if made.session_id != SYSTEM:
+        there = yield f"SELECT id FROM sessions WHERE id = ?{_STAYS[engine]}", (made.session_id,)
+        if not there:
+            raise unknown_session(made.session_id)
+    row = evaluation_row(made)
+    yield (
+        f"INSERT INTO evaluations ({_EVALUATION}) VALUES ({', '.join('?' * len(row))})"
+        " ON CONFLICT (session_id, id) DO NOTHING",
+        row,
+    )
+
+
+@operation
+def evaluations(wanted: dict[str, str], limit: int) -> Generator[Statement, Rows, list[Evaluation]]:
+    """Evaluations that fit, the newest first."""
+    conditions = " AND ".join(("1 = 1", *(f"{name} = ?" for name in wanted)))
+    rows = yield (
+        f"SELECT {_EVALUATION} FROM evaluations WHERE {conditions} ORDER BY created_at DESC, id DESC LIMIT ?",
+        (*wanted.values(), limit),
+    )
+    return [evaluation_from(row) for row in rows]
+
+
+@operation
+def samples(limit: int, user_id: str | None) -> Generator[Statement, Rows, list[PatternSample]]:
+    """What was judged and has a fingerprint, each turn once, the newest first."""
+    from dragoman.routing.pattern import Fingerprint, PatternSample  # noqa: PLC0415  whoever only keeps needs no routing
+
+    whose, who = "", tuple[str, ...]()
+    if user_id is not None:
+        whose, who = " AND session_id IN (SELECT id FROM sessions WHERE user_id = ?)", (user_id,)
+    rows = yield (
+        f"SELECT {_EVALUATION} FROM evaluations WHERE fingerprint_json IS NOT NULL AND model IS NOT NULL{whose}"
+        " ORDER BY created_at DESC, id DESC LIMIT ?",
+        (*who, limit),
+    )
+    found: dict[tuple[str, str], PatternSample] = {}
+    for made in map(evaluation_from, rows):
+        about = (made.session_id, made.turn_id or made.message_id or made.task_id or made.id)
+        if about not in found and made.fingerprint is not None and made.model is not None:
+            success = made.score if made.score is not None else float(bool(made.success))
+            found[about] = PatternSample(
+                fingerprint=msgspec.convert(made.fingerprint, Fingerprint),
+                primary_model=made.model,
+                success=success,
+                cost_usd=made.cost_usd,
+            )
+    return list(found.values())
+
+
+# --- care ------------------------------------------------------------------------------------------------------------
+
+
+def delete(session_id: str) -> Generator[Statement, Rows, None]:
+    """Delete the trace of a session, after the session: who was about to add to it has found it gone, or is done."""
+    for table in ("events", "evaluations"):
+        yield f"DELETE FROM {table} WHERE session_id = ?", (session_id,)
+
+
+def without_person(user_id: str) -> Generator[Statement, Rows, None]:
+    """Take a person out of the trace of sessions of others."""
+    said = msgspec.json.encode(user_id).decode()
+    pattern = "".join(f"!{letter}" if letter in "!%_" else letter for letter in said)
+    rows = yield f"SELECT {_EVENT} FROM events WHERE payload_json LIKE ? ESCAPE '!'", (f"%{pattern}%",)
+    for row in rows:
+        payload = _without(read_json(row[8], OWN), user_id)
+        made = (*row[:8], msgspec.json.encode(payload).decode())
+        yield (
+            "UPDATE events SET payload_json = ?, hash = ? WHERE session_id = ? AND id = ?",
+            (made[8], hash_of(made), row[2], row[0]),
+        )
+    rows = yield f"SELECT {_EVALUATION} FROM evaluations WHERE evaluator = ?", (user_id,)
+    for row in rows:
+        made = (*row[:7], "[erased]", *row[8:13], None, *row[14:16])
+        yield (
+            "UPDATE evaluations SET evaluator = ?, notes = NULL, hash = ? WHERE session_id = ? AND id = ?",
+            ("[erased]", hash_of(made), row[1], row[0]),
+        )
+
+
+def _without(value: Any, user_id: str) -> Any:
+    match value:
+        case dict():
+            kept = {name: inner for name, inner in value.items() if inner != user_id}
+            return {name: _without(inner, user_id) for name, inner in kept.items()}
+        case list():
+            return [_without(inner, user_id) for inner in value if inner != user_id]
+        case _:
+            return value
+
+
+@operation
+def look(session_id: str) -> Generator[Statement, Rows, list[str]]:
+    """What is wrong with the trace of a session, in words."""
+    wrong: list[str] = []
+    for table, columns, name in (("events", _EVENT, "event"), ("evaluations", _EVALUATION, "evaluation")):
+        after = ""
+        while rows := (
+            yield (
+                f"SELECT {columns} FROM {table} WHERE session_id = ? AND id > ? ORDER BY id LIMIT ?",
+                (session_id, after, _PAGE),
+            )
+        ):
+            wrong.extend(
+                f"{name} {row[0]}: its hash does not fit its content"
+                for row in rows
+                if hash_of(row[:-1]) != bytes(row[-1])
+            )
+            after = rows[-1][0]
+    return wrong
+
+
+# --- elsewhere -------------------------------------------------------------------------------------------------------
+
+
+class Carried(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of a file that is imported."""
+
+    id: str
+    timestamp_us: int
+    session_id: str
+    turn_id: str | None
+    parent_event_id: str | None
+    type: str
+    actor: str
+    sensitivity: str
+    payload_json: bytes
+
+
+def carried(event: TraceEvent, session_id: str) -> Carried:
+    """An event as it is added to a session."""
+    return Carried(
+        id=event.id,
+        timestamp_us=micros(event.timestamp),
+        session_id=session_id,
+        turn_id=event.turn_id,
+        parent_event_id=event.parent_event_id,
+        type=event.type,
+        actor=event.actor,
+        sensitivity=event.sensitivity,
+        payload_json=msgspec.json.encode(event.payload),
+    )
+
+
+def added_row(event: TraceEvent, session_id: str) -> tuple[Any, ...]:
+    """The row of an event that is imported."""
+    return event_row(carried(event, session_id), _DEFAULT_REDACTOR)
