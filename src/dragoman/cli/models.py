@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -16,7 +15,7 @@ from dragoman import settings as keys
 from dragoman.catalog import AdapterCapabilities, Model, Provider
 from dragoman.cli.store_option import JsonOption
 from dragoman.cli.terminal import console, counted, print_json, safe_line
-from dragoman.errors import SettingsError, UnknownPriceError
+from dragoman.errors import UnknownPriceError
 from dragoman.pricing import PriceTable, Rates, library_prices
 from dragoman.routing import Registry
 from dragoman.settings import Settings
@@ -32,7 +31,6 @@ _SKILLS: Final[dict[Skill, str]] = {
     "schema": "supports_structured_output",
     "caching": "supports_prompt_caching",
 }
-EMBEDDED: Final = "local"  # the provider whose models come with an extra
 
 
 def models(
@@ -98,27 +96,8 @@ def models(
 def registry_of(settings: Settings) -> Registry:
     """The models that may be named, and which providers can be called."""
     return Registry(
-        settings.catalog, [key for key, row in settings.catalog.providers.items() if key_origin(settings, row)]
+        settings.catalog, [key for key, row in settings.catalog.providers.items() if settings.reached_by(row)]
     )
-
-
-def key_origin(settings: Settings, row: Provider) -> str | None:
-    """Where a provider's key comes from, or why it needs none; none if the provider cannot be called.
-
-    Nobody is called to find out: whether a local server runs shows when it is.
-    """
-    if row.key == EMBEDDED:
-        return "embedded" if importlib.util.find_spec("xllamacpp") else None
-    try:
-        endpoint = settings.endpoint(row)
-    except SettingsError:
-        return None
-    if endpoint.key is not None:
-        return endpoint.key_origin
-    if row.runs_locally:
-        return "this machine"
-    is_own = row.key in settings.accounts or endpoint.base_url_origin != "catalog"
-    return endpoint.base_url_origin if is_own else None
 
 
 def prices_of(settings: Settings) -> PriceTable:
@@ -198,7 +177,7 @@ def _show_providers(settings: Settings, registry: Registry, part: str | None, *,
     for name in ("", "provider", "dialect", "key from", "or set"):
         table.add_column(name, overflow="fold")
     for row in sorted(rows, key=lambda row: row.key not in registry.configured):
-        origin = key_origin(settings, row)
+        origin = settings.reached_by(row)
         table.add_row(
             Text("●", "green") if origin else Text("○", "dim"),
             safe_line(row.key),
@@ -210,7 +189,7 @@ def _show_providers(settings: Settings, registry: Registry, part: str | None, *,
 
 
 def _provider(settings: Settings, row: Provider) -> dict[str, Any]:
-    origin = key_origin(settings, row)
+    origin = settings.reached_by(row)
     return {
         "key": row.key,
         "title": row.title,
