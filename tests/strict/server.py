@@ -111,6 +111,11 @@ class StrictProvider:
         self._script.append(list(parts))
         self._cuts.append(after_bytes)
 
+    def forget(self) -> None:
+        """Leave out what was still to be answered."""
+        self._script.clear()
+        self._cuts.clear()
+
     async def respond(self, request: web.Request) -> web.StreamResponse:
         """Judge a request and answer it."""
         raw = await request.read()

@@ -11,6 +11,7 @@ own.
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import logging
 import time
@@ -38,10 +39,13 @@ from dragoman.routing import Availability, PatternSample, Policy, Registry
 from dragoman.settings import Endpoint, Settings
 from dragoman.store import Store
 from dragoman.tools import Confirm, ConfirmationPolicy, Tool, ToolRegistry, Workbench, Workspace
+from dragoman.turn import delegation
+from dragoman.turn.delegation import delegate_tool
 from dragoman.turn.running import RunningTurn
 from dragoman.turn.tally import Tally
 from dragoman.turn.turn import run
 from dragoman.turn.values import Asked, TurnEnded, TurnEvent
+from dragoman.window import SUMMARY_ABOVE_TOKENS
 
 LOCAL: Final = "local"  # the provider that is a process on this machine
 MAX_STEPS: Final = 25
@@ -76,12 +80,17 @@ class Agent:
         timeouts: Timeouts | None = None,
         retries: Retries | None = None,
         max_steps: int = MAX_STEPS,
+        delegates: bool = False,
+        summarises: bool = False,
+        summary_above_tokens: int = SUMMARY_ABOVE_TOKENS,
         streamed: bool = True,
         clock: Callable[[], datetime] | None = None,
     ) -> None:
         self.store = store
         self.settings = settings or keys.load()
         self.tools = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
+        if delegates:
+            self.tools = ToolRegistry((*self.tools, delegate_tool(self)))
         self.workspace = Workspace(workspace) if workspace is not None else None
         self.system_prompt = system_prompt
         self.agent_key = agent_key
@@ -98,6 +107,8 @@ class Agent:
         self.timeouts = timeouts or Timeouts()
         self.retries = retries or Retries()
         self.max_steps = max_steps
+        self.summarises = summarises
+        self.summary_above_tokens = summary_above_tokens
         self.streamed = streamed
         self.clock = clock or store.clock
         self.availability = Availability()
@@ -163,6 +174,15 @@ class Agent:
     def _forget(self, turn: RunningTurn) -> None:
         if self._running.get(turn.asked.session_id) is turn:
             del self._running[turn.asked.session_id]
+
+    def worker(self, tools: Iterable[str], system_prompt: str) -> Agent:
+        """An agent for a task that this one gives away: the same in everything but its tools and its prompt."""
+        made = copy.copy(self)
+        names = [name for name in tools if name != delegation.NAME and name in self.tools]
+        made.tools = self.tools.allowed(names)
+        made.system_prompt = system_prompt
+        made.agent_key = f"{self.agent_key}.worker"
+        return made
 
     # --- what a turn asks for ----------------------------------------------------------------------------------------
 

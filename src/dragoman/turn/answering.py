@@ -136,20 +136,20 @@ class _Asking:
         turn, context = self.turn, self.call.context
         reply = self.growing.folding.reply()
         if fault is not None:
-            stop_reason = StopReason.CANCELLED if fault is _CANCELLED else StopReason.ERROR
-            reply = reply.replace(fault=fault, stop_reason=stop_reason)
+            reply = reply.replace(fault=fault, stop_reason=StopReason.ERROR, stop_sequence=None)
+        is_cancelled = fault is _CANCELLED
         usage = turn.agent.priced(turn.model, self._usage(reply), self._now(), self.journal.latency_ms or 0)
         is_charged = reply.usage is not None or reply.fault is None
         if is_charged:
             turn.tally.add(usage)
             context = msgspec.structs.replace(context, usage=usage)
-        status = MessageStatus.CANCELLED if reply.stop_reason is StopReason.CANCELLED else None
+        status = MessageStatus.CANCELLED if is_cancelled else None
         row = await self.growing.end(self.growing.message(reply, context, status))
         await self._learn_ids()
         turn.history.append(row.message)
         turn.agent.note_call(turn.model, reply.fault, session_id=turn.session.id)
         self._tell(reply, row.message)
-        turn.answer = AnswerEnded(row, reply.stop_reason, reply.fault)
+        turn.answer = AnswerEnded(row, StopReason.CANCELLED if is_cancelled else reply.stop_reason, reply.fault)
         return turn.answer
 
     def _usage(self, reply: Reply) -> TokenUsage:

@@ -28,7 +28,7 @@ from dragoman.window import with_summary
 if TYPE_CHECKING:
     from dragoman.turn.agent import Agent
 
-_NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # the store gives a message its time
+NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # the store gives a message its time
 
 
 class Turn:
@@ -86,7 +86,7 @@ class Turn:
         """A message of this turn that is not stored yet. The store gives it its id and its time."""
         asked = self.asked
         told = MessageMetadata(user_id=asked.user_id, team_id=asked.team_id, run_id=self.turn_id, **metadata)
-        return Message("", "", role, tuple(content), told, _NO_TIME)
+        return Message("", "", role, tuple(content), told, NO_TIME)
 
 
 async def begun(agent: Agent, asked: Asked, tally: Tally | None) -> Turn:
@@ -171,12 +171,12 @@ async def _decided(agent: Agent, asked: Asked, session: Session, history: list[M
 
 def _estimated(agent: Agent, history: list[Message], asked: Asked) -> int:
     """How much the model will be told, roughly: the same for every model."""
-    said = Message("", "", Role.USER, asked.content, MessageMetadata(), _NO_TIME)
+    said = Message("", "", Role.USER, asked.content, MessageMetadata(), NO_TIME)
     return estimated_tokens((*with_summary(history), said), agent.tools.definitions)
 
 
 def _started(facts: TurnFacts) -> catalogue.TurnStarted:
-    said = Message("", "", Role.USER, facts.content, MessageMetadata(), _NO_TIME)
+    said = Message("", "", Role.USER, facts.content, MessageMetadata(), NO_TIME)
     return catalogue.TurnStarted(
         user_message_hash=content_hash(said),
         estimated_input_tokens=facts.estimated_input_tokens,

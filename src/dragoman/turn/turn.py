@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from dragoman.turn.answering import answered
 from dragoman.turn.beginning import begun
 from dragoman.turn.ending import cancelled, ended, failed
+from dragoman.turn.summary import summarised
 from dragoman.turn.tally import Tally
 from dragoman.turn.using import results_of
 from dragoman.turn.values import Asked, TurnEvent
@@ -35,6 +36,8 @@ async def run(agent: Agent, asked: Asked, tally: Tally | None = None) -> AsyncGe
         turn = await begun(agent, asked, tally)
         try:
             yield turn.began
+            if agent.summarises:
+                await summarised(turn)
             while True:
                 async with aclosing(answered(turn)) as events:
                     async for event in events:

@@ -1,0 +1,226 @@
+"""Delegation: a tool by which an agent gives a task to another one, in a session of its own, on a tier of its own.
+
+    Agent(store, tools=[...], delegates=True)      offers the tool ``delegate`` to its models
+
+The worker sees what it is given: the task, and either nothing else or the texts that were included. It has the same
+workspace and those of the agent's tools that were allowed, but may not delegate further. Its session names the call
+that made it. Whatever goes wrong comes back as an error result with one of seven names, and the turn that delegated
+goes on. The one rule: a worker's words come back as a result, and nothing else of its session does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from dragoman.bus import catalogue
+from dragoman.entries import builders
+from dragoman.errors import JsonError, RoutingFailedError, ToolFailedError
+from dragoman.exchange import Options, ResponseFormat, SideEffects, StopReason, ToolDefinition
+from dragoman.jsontext import read_json
+from dragoman.message import TextBlock
+from dragoman.routing import TIERS
+from dragoman.tools import Tool, ToolContext
+from dragoman.turn.values import AnswerEnded, TurnEnded
+
+if TYPE_CHECKING:
+    from dragoman.turn.agent import Agent
+
+NAME: Final = "delegate"
+AT_ONCE: Final = 4
+TIMEOUT_S: Final = 300.0
+_NEEDS_MORE: Final = "INSUFFICIENT_CONTEXT"
+_PROMPT: Final = (
+    "You work on one task for another agent, which reads nothing but your last message. Do the task and answer with"
+    f" its result alone. If what you were given does not suffice, answer {_NEEDS_MORE} and say what is missing."
+)
+_DEFINITION: Final = ToolDefinition(
+    name=NAME,
+    description=(
+        "Give a task to a worker that has a model of another tier and starts without this conversation. It returns the"
+        " worker's last message. Include in the context every text that the task needs."
+    ),
+    input_schema={
+        "type": "object",
+        "properties": {
+            "tier": {"type": "string", "enum": list(TIERS), "description": "How capable a model it needs"},
+            "task": {"type": "string", "description": "What to do, in full"},
+            "context": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Texts that the worker is given with the task",
+            },
+            "output_schema": {"type": "string", "description": "A JSON Schema, as text, that the result has to fit"},
+            "allowed_tools": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Names of the tools that the worker may use; none if left out",
+            },
+            "max_tokens": {"type": "integer", "description": "At most so many tokens in each of its answers"},
+        },
+        "required": ["tier", "task"],
+        "additionalProperties": False,
+    },
+    side_effects=SideEffects.NONE,
+    requires_workspace=False,
+)
+
+
+def delegate_tool(agent: Agent) -> Tool:
+    """The tool by which this agent delegates."""
+    at_once = asyncio.Semaphore(AT_ONCE)
+
+    async def run(input: dict[str, Any], context: ToolContext) -> Any:  # noqa: A002
+        async with at_once:
+            return await _Delegation(agent, input, context).result()
+
+    return Tool(definition=_DEFINITION, run=run, timeout_s=TIMEOUT_S + 10)
+
+
+class _Failed(Exception):  # noqa: N818  it never leaves this room
+    def __init__(self, mode: str, what: str) -> None:
+        super().__init__(what)
+        self.mode = mode
+
+
+class _Delegation:
+    """One task that is given away."""
+
+    def __init__(self, agent: Agent, input: dict[str, Any], context: ToolContext) -> None:  # noqa: A002
+        self._agent = agent
+        self._tier: str = input["tier"]
+        self._task: str = input["task"]
+        self._included: list[str] = input.get("context") or []
+        self._allowed: list[str] = input.get("allowed_tools") or []
+        self._schema = input.get("output_schema")
+        self._max_tokens = input.get("max_tokens")
+        self._context = context
+        self._scope = agent.bus.scope(context.session_id, context.turn_id)
+        self._began = time.perf_counter()
+        self._session_id: str | None = None
+
+    async def result(self) -> str:
+        """The worker's last words; ``ToolFailedError`` names what went wrong."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                return await self._worked()
+        except TimeoutError:
+            raise self._told("timeout", f"the worker was not done after {TIMEOUT_S:.0f} s") from None
+        except asyncio.CancelledError:
+            self._told("cancelled_by_user", "the turn was cancelled")
+            raise
+        except _Failed as failed:
+            raise self._told(failed.mode, str(failed)) from None
+
+    def _told(self, mode: str, what: str) -> ToolFailedError:
+        told = {"failure_mode": mode, "worker_session_id": self._session_id, "tool_use_id": self._context.tool_use_id}
+        self._scope.emit("delegate.failed", {**told, "latency_ms": self._ms})
+        return ToolFailedError(f"{mode}: {what}")
+
+    @property
+    def _ms(self) -> float:
+        return (time.perf_counter() - self._began) * 1000
+
+    async def _worked(self) -> str:
+        options = self._options()
+        session = await self._made_session()
+        worker = self._agent.worker(self._allowed, _PROMPT)
+        asked = {"tier": self._tier, "is_worker": True, "options": options, "user_id": self._context.user_id}
+        ended, text = await self._answered(worker, session, asked)
+        if ended.fault is not None:
+            raise _Failed("worker_error", ended.fault.message)
+        if ended.stop_reason is StopReason.MAX_TOKENS:
+            raise _Failed("max_tokens_exceeded", "the worker's answer was cut off")
+        if text.startswith(_NEEDS_MORE):
+            raise _Failed("insufficient_context", text.removeprefix(_NEEDS_MORE).strip(" :\n") or "it says no more")
+        self._check(text, options)
+        self._scope.emit(
+            catalogue.DelegateCompleted(
+                worker_session_id=session,
+                tool_use_id=self._context.tool_use_id,
+                total_cost_usd=ended.cost_usd,
+                latency_ms=self._ms,
+            )
+        )
+        return text
+
+    def _options(self) -> Options:
+        if self._schema is None:
+            return Options(max_output_tokens=self._max_tokens)
+        try:
+            schema = read_json(self._schema)
+        except JsonError as error:
+            raise _Failed("output_schema_validation_failed", f"output_schema is not JSON: {error}") from None
+        wanted = ResponseFormat("json_schema", schema, "result")
+        return Options(max_output_tokens=self._max_tokens, response_format=wanted)
+
+    async def _made_session(self) -> str:
+        """The worker's session, which names where it comes from; and the delegation in the trace."""
+        agent, context = self._agent, self._context
+        parent = await agent.store.get_session(context.session_id)
+        if not self._has_model(parent.workspace_path):
+            raise _Failed("no_model_available_for_tier", f"no model is set up for tier {self._tier!r}")
+        origin = {
+            "is_worker": True,
+            "parent_session_id": parent.id,
+            "parent_tool_use_id": context.tool_use_id,
+            "tier": self._tier,
+        }
+        made = await agent.store.create_session(
+            title=f"Task: {self._task[:60]}",
+            workspace_path=parent.workspace_path,
+            user_id=parent.user_id,
+            team_id=parent.team_id,
+            metadata=origin,
+        )
+        self._session_id = made.id
+        entry = builders.create_delegation_entry(worker=self._tier, task=self._task, turn_id=context.turn_id)
+        await agent.store.entries.append(parent.id, entry, agent_key=agent.agent_key)
+        self._scope.emit(
+            catalogue.DelegateStarted(
+                worker_session_id=made.id,
+                tool_use_id=context.tool_use_id,
+                tier=self._tier,
+                task_hash=hashlib.sha256(self._task.encode("utf-8", "replace")).hexdigest(),
+            )
+        )
+        return made.id
+
+    def _has_model(self, workspace: str) -> bool:
+        return self._tier in self._agent.policy().at(workspace).tiers or bool(self._agent.registry.of_tier(self._tier))
+
+    async def _answered(self, worker: Agent, session_id: str, terms: dict[str, Any]) -> tuple[TurnEnded, str]:
+        content = [TextBlock(text) for text in (*self._included, self._task)]
+        text, ended = "", None
+        try:
+            async for event in worker.turn(session_id, content, **terms):
+                if isinstance(event, AnswerEnded):
+                    text = _words(event.row.message.content)
+                elif isinstance(event, TurnEnded):
+                    ended = event
+        except RoutingFailedError as error:
+            raise _Failed("no_model_available_for_tier", str(error)) from None
+        assert ended is not None  # a turn that raises nothing ends so
+        return ended, text
+
+    def _check(self, text: str, options: Options) -> None:
+        if options.response_format is None:
+            return
+        import jsonschema_rs  # noqa: PLC0415
+
+        try:
+            found = jsonschema_rs.validator_for(options.response_format.json_schema or {}).iter_errors(read_json(text))
+            problems = [f"{'/'.join(map(str, one.instance_path)) or '$'}: {one.message}" for one in found]
+        except (JsonError, ValueError) as error:
+            problems = [str(error)]
+        if problems:
+            raise _Failed("output_schema_validation_failed", "; ".join(problems[:5]))
+
+
+def _words(content: Iterable[msgspec.Struct]) -> str:
+    return "\n".join(block.text for block in content if isinstance(block, TextBlock)).strip()

@@ -1,0 +1,82 @@
+"""Ground for turns: strict fake providers, settings that name them, and an agent that talks to them.
+
+    async with ground("anthropic", "gemini") as it:
+        it.fakes["anthropic"].say("…")
+        it.agent(tools=[…]).ask(it.session, "…", model="anthropic")
+
+A fake goes by the name of its dialect, as a provider and as the alias of its one model; ``blind-…`` is the same model
+for those who must not send pictures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from dragoman import dialects, settings
+from dragoman.client import Retries
+from dragoman.settings import Settings
+from dragoman.store import Store, open_store
+from dragoman.turn import Agent
+from tests.strict import StrictProvider, strict_provider
+
+DIALECTS = dialects.names()
+_MODEL = """
+[providers.fake-{name}]
+dialect = "{dialect}"
+base_url = "{url}"
+api_key_env = "FAKE_KEY"
+
+[models."fake-{name}:model"]
+aliases = ["{name}"]
+max_context_tokens = 200000
+supports_images = true
+supports_tools = true
+supports_thinking = true
+
+[models."fake-{name}:blind"]
+aliases = ["blind-{name}"]
+max_context_tokens = 200000
+supports_images = false
+"""
+
+
+class Ground:
+    """Where turns are tried out."""
+
+    def __init__(self, store: Store, settings: Settings, fakes: dict[str, StrictProvider], session: str) -> None:
+        self.store = store
+        self.settings = settings
+        self.fakes = fakes
+        self.session = session
+        self._agents = contextlib.AsyncExitStack()
+
+    async def agent(self, **given: Any) -> Agent:
+        given.setdefault("retries", Retries(max_retries=0))
+        return await self._agents.enter_async_context(Agent(self.store, settings=self.settings, **given))
+
+    async def close(self) -> None:
+        await self._agents.aclose()
+
+
+def settings_for(folder: Path, fakes: dict[str, StrictProvider], default: str = "") -> Settings:
+    """Settings in which each fake is a provider."""
+    rows = [_MODEL.format(name=name, dialect=fake.dialect, url=fake.base_url) for name, fake in fakes.items()]
+    file = folder / "config.toml"
+    file.write_text((f'default_model = "{default}"\n' if default else "") + "".join(rows))
+    file.chmod(0o600)
+    return settings.load(environment={"FAKE_KEY": "sk-fake"}, file=file, keyring=lambda _: None)
+
+
+@contextlib.asynccontextmanager
+async def ground(folder: Path, *names: str, url: str = "memory:") -> AsyncIterator[Ground]:
+    """Fakes of these dialects, the first of which answers by default, and an empty session."""
+    async with contextlib.AsyncExitStack() as stack:
+        fakes = {name: await stack.enter_async_context(strict_provider(name)) for name in names}
+        store = await stack.enter_async_context(open_store(url))
+        session = await store.create_session()
+        made = Ground(store, settings_for(folder, fakes, names[0]), fakes, session.id)
+        stack.push_async_callback(made.close)
+        yield made

@@ -1,0 +1,355 @@
+"""One turn, against providers that refuse what the real ones refuse, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from dragoman.bus import Event
+from dragoman.errors import ConflictError, RoutingConstraintError
+from dragoman.event import TextDelta
+from dragoman.exchange import SideEffects, StopReason
+from dragoman.message import (
+    ImageBlock,
+    ImageSource,
+    Message,
+    MessageStatus,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from dragoman.rules import check
+from dragoman.store import Store
+from dragoman.tools import tool
+from dragoman.turn import AnswerBegan, AnswerEnded, ResultStored, TurnBegan, TurnEnded
+from tests.strict import call, say, think
+from tests.turn.ground import DIALECTS, ground
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+PICTURE = ImageBlock(ImageSource("base64", PIXEL), "image/png")
+
+
+@tool(side_effects=SideEffects.NONE)
+def add(a: int, b: int) -> str:
+    """The sum of two numbers."""
+    return str(a + b)
+
+
+async def messages(store: Store, session_id: str) -> list[Message]:
+    return [row.message async for row in store.history(session_id)]
+
+
+def text_of(message: Message) -> str:
+    return "".join(block.text for block in message.content if isinstance(block, TextBlock))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+async def test_a_question_is_answered_and_every_step_is_stored(dialect: str, *, streamed: bool, tmp_path: Path) -> None:
+    async with ground(tmp_path, dialect) as it:
+        agent = await it.agent(tools=[add], streamed=streamed)
+        it.fakes[dialect].call("add", {"a": 1, "b": 2})
+        it.fakes[dialect].say("It is three.")
+        told = [event async for event in agent.turn(it.session, "What is 1 + 2?")]
+        kept = await messages(it.store, it.session)
+        assert [message.role for message in kept] == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
+        assert text_of(kept[3]) == "It is three."
+        assert kept[2].content == (ToolResultBlock(kept[1].content[-1].id, (TextBlock("3"),)),)
+        assert all(message.metadata.status is MessageStatus.COMPLETE for message in kept)
+        assert all(message.metadata.usage is not None for message in kept if message.role is Role.ASSISTANT)
+        assert check(kept) == ()
+        steps = [type(event) for event in told if type(event).__module__ == "dragoman.turn.values"]
+        assert steps == [TurnBegan, AnswerBegan, AnswerEnded, ResultStored, AnswerBegan, AnswerEnded, TurnEnded]
+        ended = told[-1]
+        assert isinstance(ended, TurnEnded)
+        assert (ended.stop_reason, ended.llm_calls, ended.tool_calls) == (StopReason.END_TURN, 2, 1)
+        assert "".join(event.text for event in told if isinstance(event, TextDelta)) == "It is three."
+        assert it.fakes[dialect].refused == []
+
+
+async def test_a_model_is_told_the_whole_history_and_the_agent_s_prompt(tmp_path: Path) -> None:
+    async with ground(tmp_path, "openai_chat") as it:
+        agent = await it.agent(system_prompt="Be brief.")
+        for number in range(3):
+            it.fakes["openai_chat"].say(f"answer {number}")
+            await agent.ask(it.session, f"question {number}")
+        sent = it.fakes["openai_chat"].bodies[-1]["messages"]
+        assert [message["content"] for message in sent] == [
+            "Be brief.",
+            "question 0",
+            "answer 0",
+            "question 1",
+            "answer 1",
+            "question 2",
+        ]
+
+
+async def test_events_of_a_turn_know_their_parents(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=[add])
+        seen: list[Event] = []
+        agent.bus.subscribe("test", seen.append)
+        it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
+        await agent.ask(it.session, "What is 1 + 2?")
+        await agent.bus.drained()
+        turn = [event for event in seen if event.turn_id is not None]
+        by_id = {event.id: event.type for event in turn}
+        assert [(event.type, by_id.get(event.parent_event_id or "")) for event in turn] == [
+            ("turn.started", None),
+            ("route.decided", "turn.started"),
+            ("llm.call_started", "turn.started"),
+            ("llm.call_completed", "llm.call_started"),
+            ("tool.called", "llm.call_completed"),
+            ("tool.completed", "tool.called"),
+            ("llm.call_started", "tool.completed"),
+            ("llm.call_completed", "llm.call_started"),
+            ("turn.completed", "turn.started"),
+        ]
+
+
+async def test_the_turn_writes_entries_for_its_agent(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=[add], agent_key="clerk")
+        it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
+        it.fakes["anthropic"].say("three")
+        await agent.ask(it.session, "What is 1 + 2?")
+        entries = await it.store.entries.agent(it.session, "clerk")
+        assert [entry["type"] for entry in entries] == ["task", "action", "observation", "final"]
+        assert [entry["type"] for entry in await it.store.entries.conversation(it.session)] == [
+            "user_message",
+            "assistant_message",
+        ]
+
+
+# --- choosing --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_model_named_in_the_message_answers_that_turn_alone(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic", "gemini") as it:
+        agent = await it.agent()
+        await agent.ask(it.session, "@gemini hello")
+        await agent.ask(it.session, "hello again")
+        first, second = [one for one in await messages(it.store, it.session) if one.role is Role.ASSISTANT]
+        assert (first.metadata.model, second.metadata.model) == ("fake-gemini:model", "fake-anthropic:model")
+        assert first.metadata.routing is not None
+        assert first.metadata.routing.mode.value == "override"
+        assert text_of((await messages(it.store, it.session))[0]) == "hello"
+
+
+async def test_a_picture_for_a_model_that_cannot_see_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent()
+        await it.store.change_session(it.session, active_model="blind-anthropic")
+        with pytest.raises(RoutingConstraintError) as caught:
+            await agent.ask(it.session, [TextBlock("What is this?"), PICTURE])
+        assert caught.value.validation_failure == "no_vision_support"
+        assert caught.value.would_fall_back_to == "fake-anthropic:model"
+        assert await messages(it.store, it.session) == []
+        assert it.fakes["anthropic"].bodies == []
+        assert (await it.store.get_session(it.session)).active_model == "blind-anthropic"
+
+
+@pytest.mark.parametrize(
+    ("policy", "shown"), [("placeholder", "[image (image/png)]"), ("describe", "a single red pixel")]
+)
+async def test_a_picture_may_be_told_in_words_instead(policy: str, shown: str, tmp_path: Path) -> None:
+    async with ground(tmp_path, "openai_chat") as it:
+        agent = await it.agent(capability_policy=policy, describe=lambda _: "a single red pixel")
+        await agent.ask(it.session, [TextBlock("What is this?"), PICTURE], model="blind-openai_chat")
+        assert shown in str(it.fakes["openai_chat"].bodies[0])
+        assert (await messages(it.store, it.session))[0].content[1] == PICTURE
+
+
+# --- going wrong -----------------------------------------------------------------------------------------------------
+
+
+async def test_an_answer_that_breaks_off_is_stored_as_far_as_it_came_and_runs_no_tool(tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    @tool
+    def note(word: str) -> str:
+        """Note a word."""
+        ran.append(word)
+        return "noted"
+
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=[note])
+        it.fakes["anthropic"].cut(900, say("Let me see. " * 20), call("note", {"word": "never"}))
+        ended = await agent.ask(it.session, "Go on")
+        assert ended.stop_reason is StopReason.ERROR
+        assert ended.fault is not None
+        answer = (await messages(it.store, it.session))[-1]
+        assert answer.metadata.status is MessageStatus.ERROR
+        assert text_of(answer).startswith("Let me see.")
+        assert ran == []
+        it.fakes["anthropic"].say("Where were we?")
+        assert (await agent.ask(it.session, "And now?")).fault is None
+        assert it.fakes["anthropic"].refused == []
+
+
+async def test_a_provider_that_refuses_leaves_a_fault_and_an_ended_answer(tmp_path: Path) -> None:
+    async with ground(tmp_path, "openai_chat") as it:
+        agent = await it.agent()
+        it.fakes["openai_chat"].fail(429, "slow down", {"retry-after": "7"})
+        ended = await agent.ask(it.session, "Hello?")
+        assert ended.fault is not None
+        assert (ended.fault.code, ended.fault.retry_after_s) == ("rate_limited", 7)
+        assert (await messages(it.store, it.session))[-1].metadata.status is MessageStatus.ERROR
+        assert (await agent.ask(it.session, "Hello again?")).fault is None
+        assert it.fakes["openai_chat"].refused == []
+
+
+@pytest.mark.parametrize("after", range(14))
+async def test_a_turn_may_be_cancelled_at_any_event(after: int, tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=[add])
+        it.fakes["anthropic"].answer_with(think("hm"), say("one two"), call("add", {"a": 1, "b": 2}))
+        it.fakes["anthropic"].say("three")
+        turn = agent.begin(it.session, "What is 1 + 2?")
+        count = 0
+        async for _ in turn:
+            if count == after:
+                turn.cancel()
+            count += 1
+        last = turn.told[-1]
+        assert isinstance(last, TurnEnded)
+        kept = await messages(it.store, it.session)
+        assert not [one for one in kept if one.metadata.status is MessageStatus.PARTIAL]
+        if last.stop_reason is StopReason.CANCELLED and kept[-1].role is Role.ASSISTANT:
+            assert kept[-1].metadata.status in (MessageStatus.CANCELLED, MessageStatus.COMPLETE)
+        it.fakes["anthropic"].forget()
+        assert (await agent.ask(it.session, "And now?")).fault is None
+        assert it.fakes["anthropic"].refused == []
+
+
+async def test_cancelling_stops_tools_and_answers_every_call(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        begun.set()
+        await asyncio.sleep(60)
+        return "never"
+
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=[wait])
+        it.fakes["anthropic"].answer_with(call("wait", {}), call("wait", {}))
+        turn = agent.begin(it.session, "Wait")
+        await begun.wait()
+        await turn.cancelled()
+        kept = await messages(it.store, it.session)
+        calls = [block.id for block in kept[1].content if isinstance(block, ToolUseBlock)]
+        results = [block for one in kept for block in one.content if isinstance(block, ToolResultBlock)]
+        assert sorted(result.tool_use_id for result in results) == sorted(calls)
+        assert all(result.is_error for result in results)
+        assert check(kept) == ()
+
+
+async def test_a_session_has_one_turn_at_a_time(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent()
+        first = agent.turn(it.session, "Hello")
+        await anext(first)
+        with pytest.raises(ConflictError) as caught:
+            await agent.ask(it.session, "Me too")
+        assert caught.value.code == "turn_in_flight"
+        await first.aclose()
+        assert (await agent.ask(it.session, "Me too")).fault is None
+
+
+async def test_a_model_that_never_stops_asking_for_tools_is_stopped(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=[add], max_steps=3)
+        for _ in range(5):
+            it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
+        ended = await agent.ask(it.session, "Go")
+        assert ended.fault is not None
+        assert ended.fault.code == "too_many_steps"
+        assert ended.llm_calls == 3
+
+
+# --- delegating and summarising --------------------------------------------------------------------------------------
+
+
+async def test_a_task_is_delegated_to_a_session_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / ".dragoman").mkdir()
+    (tmp_path / ".dragoman" / "routing.yaml").write_text(
+        "schema_version: 1\ntiers: {fast: gemini, balanced: gemini, deep: gemini}\n"
+    )
+    async with ground(tmp_path, "anthropic", "gemini") as it:
+        agent = await it.agent(workspace=tmp_path, delegates=True, tools=[add])
+        it.fakes["anthropic"].call(
+            "delegate", {"tier": "fast", "task": "Add 1 and 2", "context": ["1 + 2"], "allowed_tools": ["add"]}
+        )
+        it.fakes["anthropic"].say("The worker says three.")
+        it.fakes["gemini"].call("add", {"a": 1, "b": 2})
+        it.fakes["gemini"].say("three")
+        ended = await agent.ask(it.session, "Have somebody add 1 and 2")
+        assert ended.fault is None
+        results = [b for one in await messages(it.store, it.session) for b in one.content]
+        (result,) = [block for block in results if isinstance(block, ToolResultBlock)]
+        assert (result.content, result.is_error) == ((TextBlock("three"),), False)
+        (worker,) = [one for one in await it.store.list_sessions() if one.id != it.session]
+        assert worker.metadata["parent_session_id"] == it.session
+        (answer, *_) = [one for one in await messages(it.store, worker.id) if one.role is Role.ASSISTANT]
+        assert answer.metadata.model == "fake-gemini:model"
+        assert answer.metadata.routing is not None
+        assert answer.metadata.routing.mode.value == "delegate"
+        assert {tool["name"] for tool in it.fakes["gemini"].bodies[0]["tools"][0]["functionDeclarations"]} == {"add"}
+
+
+async def test_a_tier_without_a_model_is_an_error_result_and_makes_no_session(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(delegates=True)
+        it.fakes["anthropic"].call("delegate", {"tier": "deep", "task": "Think"})
+        ended = await agent.ask(it.session, "Have somebody think")
+        assert ended.fault is None
+        results = [b for one in await messages(it.store, it.session) for b in one.content]
+        (result,) = [block for block in results if isinstance(block, ToolResultBlock)]
+        assert result.is_error
+        assert "no_model_available_for_tier" in str(result.content)
+        assert len(await it.store.list_sessions()) == 1
+
+
+async def test_a_long_history_is_summarised_once_and_stays_in_the_store(tmp_path: Path) -> None:
+    async with ground(tmp_path, "openai_chat") as it:
+        agent = await it.agent(summarises=True, summary_above_tokens=300)
+        fake = it.fakes["openai_chat"]
+        for number in range(7):
+            fake.say(f"answer {number} " + "word " * 60)
+            await agent.ask(it.session, f"question {number}")
+        fake.say("They talked about words.")
+        fake.say("indeed")
+        await agent.ask(it.session, "And?")
+        sent = str(fake.bodies[-1])
+        assert "They talked about words." in sent
+        assert "question 0" not in sent
+        assert "question 6" in sent
+        assert text_of((await messages(it.store, it.session))[0]) == "question 0"
+
+
+async def test_what_a_turn_costs_is_the_sum_of_its_answers(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=[add])
+        it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
+        ended = await agent.ask(it.session, "What is 1 + 2?", user_id="u1")
+        usages = [one.metadata.usage for one in await messages(it.store, it.session) if one.metadata.usage]
+        assert ended.cost_usd == sum((usage.cost_usd for usage in usages), Decimal(0))
+        assert ended.output_tokens == sum(usage.output_tokens for usage in usages)
+
+
+async def test_thinking_comes_back_with_its_signature(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=[add])
+        it.fakes["anthropic"].call("add", {"a": 1, "b": 2}, thinking="One and two.")
+        await agent.ask(it.session, "What is 1 + 2?")
+        kept = await messages(it.store, it.session)
+        (thought,) = [block for block in kept[1].content if isinstance(block, ThinkingBlock)]
+        assert thought.signature
+        assert thought.signature in str(it.fakes["anthropic"].bodies[1])
