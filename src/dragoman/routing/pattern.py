@@ -20,16 +20,6 @@ from typing import Annotated, Final
 import msgspec
 
 NEAREST: Final = 10  # so many of the most similar samples are asked
-_WEIGHTS_OF_SETS: Final = {
-    "intent_tags": 0.30,
-    "file_extensions": 0.20,
-    "tool_names": 0.15,
-    "path_buckets": 0.10,
-    "side_effects": 0.10,
-}
-_WEIGHT_OF_TOKENS: Final = 0.10
-_WEIGHT_OF_IMAGES: Final = 0.05
-
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -116,11 +106,15 @@ def _first_folder(path: str) -> str:
 
 def similarity(one: Fingerprint, other: Fingerprint) -> float:
     """How alike two turns look, from 0 to 1: a weighted Jaccard index."""
-    alike = sum(
-        weight * _jaccard(getattr(one, name), getattr(other, name)) for name, weight in _WEIGHTS_OF_SETS.items()
+    alike = (
+        0.30 * _jaccard(one.intent_tags, other.intent_tags)
+        + 0.20 * _jaccard(one.file_extensions, other.file_extensions)
+        + 0.15 * _jaccard(one.tool_names, other.tool_names)
+        + 0.10 * _jaccard(one.path_buckets, other.path_buckets)
+        + 0.10 * _jaccard(one.side_effects, other.side_effects)
+        + 0.10 * (one.token_bucket == other.token_bucket)
+        + 0.05 * (one.has_images == other.has_images)
     )
-    alike += _WEIGHT_OF_TOKENS * (one.token_bucket == other.token_bucket)
-    alike += _WEIGHT_OF_IMAGES * (one.has_images == other.has_images)
     return min(1.0, alike)
 
 
@@ -128,6 +122,8 @@ def _jaccard(one: tuple[str, ...], other: tuple[str, ...]) -> float:
     """The share of what is in both in what is in either; two empty sets are alike."""
     if one == other:
         return 1.0
+    if not one or not other:
+        return 0.0
     both = len(set(one).intersection(other))
     return both / (len(one) + len(other) - both)
 

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from dragoman.catalog import Catalog, Model
 
 TIERS: Final = ("fast", "balanced", "deep")
-# What answers when nobody has chosen anything: the first of these that can be called, then any other whose provider
-# has a key, then the embedded one.
-_PREFERRED: Final = ("sonnet", "gpt-5", "gemini-flash")
-_EMBEDDED: Final = "local"
 
 
 class Registry:
@@ -62,18 +58,6 @@ class Registry:
     def is_configured(self, model: Model) -> bool:
         """Whether the model's provider can be called."""
         return model.provider in self.configured
-
-    def default_model(self) -> str | None:
-        """A model for those who have chosen none: one whose provider has a key, or else the embedded one.
-
-        A server on one's own machine is not taken unasked: nobody knows here which models it has.
-        """
-        hosted = (model_id for model_id in self.catalog.models if not self.catalog.is_free(model_id))
-        for name in (*_PREFERRED, *hosted, _EMBEDDED):
-            model = self.find(name)
-            if model is not None and self.is_configured(model):
-                return model.id
-        return None
 
     def of_tier(self, tier: str) -> Model | None:
         """The first model of a tier that can be called, or the first one if none can."""
