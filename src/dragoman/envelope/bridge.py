@@ -19,14 +19,14 @@ import msgspec
 
 from dragoman import codec
 from dragoman.envelope.difference import difference, restored, text_of
+from dragoman.envelope.plain import plain_envelopes, plain_message
 from dragoman.envelope.reading import blocks_from, kept_in, message_from
 from dragoman.envelope.rendering import Passed, told_as, told_by_parts
-from dragoman.envelope.shape import SCHEMA, Envelope, normalize_many
+from dragoman.envelope.shape import RIDE, SCHEMA, Envelope, normalize_many
 from dragoman.errors import EnvelopeError, InputError
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import Message
 
-RIDE: Final = "dragoman"  # where in an envelope's metadata
 Ride = dict[str, Any]
 _NO_RIDE: Final = (InputError, ValueError, TypeError, LookupError, AttributeError)
 
@@ -82,6 +82,9 @@ def _envelopes(
     message: Message, passed: Passed, *, as_given: bool = False, read_from: list[Envelope] | None = None
 ) -> list[Envelope]:
     """One message, proved to be what is read from its envelopes; that it was just read from these is proof enough."""
+    plain = plain_envelopes(message, passed)
+    if plain is not None:
+        return plain
     kept = _remembered(message)
     if kept is not None:
         try:
@@ -190,6 +193,9 @@ def _place(envelope: Envelope) -> Any:
 def _read(group: list[Envelope], passed: Passed) -> Message | None:
     """The message that a group of envelopes was, if they prove it, or if it is a single one."""
     if isinstance(group[0]["metadata"].get(RIDE), dict):
+        plain = plain_message(group, passed)
+        if plain is not None and _are_equal(plain_envelopes(plain, passed) or [], group):
+            return plain
         try:
             message = _riding(group, passed)
             if _are_equal(_envelopes(message, passed, read_from=group), group):

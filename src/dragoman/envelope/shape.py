@@ -19,6 +19,7 @@ Envelope = dict[str, Any]
 
 SCHEMA: Final = "agents-api.message"
 VERSION: Final = 1
+RIDE: Final = "dragoman"  # where in an envelope's metadata stands what it cannot say of a message
 TYPES: Final = (
     "text",
     "tool_call",
@@ -39,6 +40,7 @@ _LIFTED: Final = {
 _ROLE_TOOL: Final = ("tool_result", "input_required", "approval_required")
 _OPTIONAL: Final = ("id", "created_at", "updated_at")
 _MAX_DEPTH: Final = 256  # as deep as our own JSON is read
+_PLACES_ABOVE: Final = 2  # the envelope, and its payload or its metadata
 _MAX_BITS: Final = 14_000  # some 4,200 digits: Python refuses to read longer ones
 
 
@@ -137,8 +139,13 @@ def built(  # noqa: PLR0917  the order in which an envelope has them
     }
     given = source or {}
     envelope |= {key: text for key in _OPTIONAL if isinstance(text := given.get(key), str) and text}
-    copied: Envelope = _plain(envelope, _MAX_DEPTH)
-    return copied
+    made: Envelope = _plain(envelope, _MAX_DEPTH)
+    return made
+
+
+def copied(value: Any) -> Any:
+    """A copy of a part of an envelope, as JSON has it, if it is not too deep to stand in one."""
+    return _plain(value, _MAX_DEPTH - _PLACES_ABOVE)
 
 
 def _whole_number(version: Any) -> int:
@@ -168,10 +175,22 @@ def _plain(value: Any, depth: int) -> Any:
         return float(value)
     if depth > 0:
         if type(value) is dict or isinstance(value, Mapping):  # an abstract class takes its time to say so
-            return {_key(key): _plain(item, depth - 1) for key, item in value.items()}
+            return _plain_object(value, depth - 1)
         if isinstance(value, list | tuple):
             return [_plain(item, depth - 1) for item in value]
     raise EnvelopeError("envelope must be JSON serializable")
+
+
+def _plain_object(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, item in value.items():
+        name = key if type(key) is str and key.isascii() else _key(key)
+        kind = type(item)
+        if kind is bool or item is None or (kind is str and item.isascii()):  # what most are
+            made[name] = item
+        else:
+            made[name] = _plain(item, depth)
+    return made
 
 
 def _text(text: str) -> str:

@@ -1,0 +1,293 @@
+"""The plain shapes of a message, which most have, told as envelopes and read from them the short way.
+
+    plain_envelopes(message, passed)   the envelopes of words, of calls, of words before calls, of one result in words
+    plain_message(group, passed)       the message that such envelopes were
+
+Of such a message it is known what its envelopes would be read as without help, so the difference to what it is need
+not be looked for. Both give None for anything else, and the long way is taken. The one rule: what is told and read
+here, the long way tells and reads alike; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import functools
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.envelope.difference import difference, fingerprint, restored
+from dragoman.envelope.loop import titled
+from dragoman.envelope.rendering import UNKNOWN_TIME, Passed, written_time
+from dragoman.envelope.shape import RIDE, SCHEMA, VERSION, Envelope, copied
+from dragoman.errors import EnvelopeError
+from dragoman.ids import TOOL_ID
+from dragoman.message import (
+    SCHEMA_VERSION,
+    ContentBlock,
+    Message,
+    MessageMetadata,
+    MessageStatus,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from dragoman.value import UNSET, NeedsCareError, encode_fast, unchecked
+
+_SPEAKERS: Final = {Role.USER: "user", Role.ASSISTANT: "assistant", Role.SYSTEM: "system"}
+_ROLES: Final = {word: role for role, word in _SPEAKERS.items()}
+_COMPLETE: Final = MessageStatus.COMPLETE
+_NOTHING: Final = MessageMetadata()
+_NO_SESSION: Final = fingerprint("")
+_IN_VAIN: Final = (LookupError, TypeError, ValueError, AttributeError, EnvelopeError, msgspec.ValidationError)
+_message: Final = unchecked(Message)
+_metadata: Final = unchecked(MessageMetadata)
+_text: Final = unchecked(TextBlock)
+_tool_use: Final = unchecked(ToolUseBlock)
+_tool_result: Final = unchecked(ToolResultBlock)
+_Blocks = tuple[ContentBlock, ...]
+
+
+# --- telling ---------------------------------------------------------------------------------------------------------
+
+
+def plain_envelopes(message: Message, passed: Passed) -> list[Envelope] | None:
+    """The envelopes of a plain message; None if it is not plain."""
+    metadata = message.metadata
+    if metadata.status is not _COMPLETE or not message.id or message.schema_version != SCHEMA_VERSION:
+        return None
+    if message.unknown_fields is not UNSET or metadata.unknown_fields is not UNSET:
+        return None
+    if metadata.extra is not None and SCHEMA in metadata.extra:
+        return None
+    told = _told(message, passed)
+    if told is None:
+        return None
+    try:
+        ride = _ride(message, passed)
+    except _IN_VAIN:
+        return None
+    return None if ride is None else _finished(told, ride, message)
+
+
+def _told(message: Message, passed: Passed) -> list[Envelope] | None:
+    content, role = message.content, message.role
+    if role is Role.TOOL:
+        return _told_result(content, message.metadata, passed)
+    speaker = _SPEAKERS.get(role)
+    if speaker is None or not content:
+        return None
+    told = []
+    for place, block in enumerate(content):
+        if type(block) is TextBlock and place == 0:
+            if not _is_plain_text(block):
+                return None
+            told.append(_envelope("text", speaker, block.text, {}, {}))
+        elif type(block) is ToolUseBlock and role is Role.ASSISTANT and _is_plain_call(block):
+            turn = passed.turn + 1
+            try:
+                payload = {"tool_name": block.name, "parameters": copied(block.input), "turn": turn}
+            except EnvelopeError:
+                return None
+            caption = f"AI ACTION (Turn {turn}): Executing {titled(block.name)}"
+            told.append(_envelope("tool_call", speaker, caption, payload, {"tool_call_id": block.id}))
+        else:
+            return None
+    return told
+
+
+def _told_result(content: _Blocks, metadata: MessageMetadata, passed: Passed) -> list[Envelope] | None:
+    if len(content) != 1:
+        return None
+    result = content[0]
+    if type(result) is not ToolResultBlock or len(result.content) != 1 or result.unknown_fields is not UNSET:
+        return None
+    said, tool_use_id = result.content[0], result.tool_use_id
+    if type(said) is not TextBlock or not _is_plain_text(said) or not TOOL_ID.fullmatch(tool_use_id):
+        return None
+    if metadata.parent_tool_use_id != tool_use_id:
+        return None
+    name = passed.names.get(tool_use_id)
+    payload = {} if name is None else {"tool_name": name}
+    payload |= {"success": not result.is_error, "turn": max(passed.turn, 1)}  # type: ignore[dict-item]
+    return [_envelope("tool_result", "tool", said.text, payload, {"tool_call_id": tool_use_id})]
+
+
+def _is_plain_text(block: TextBlock) -> bool:
+    return bool(block.text) and block.provider_raw is None and block.unknown_fields is UNSET
+
+
+def _is_plain_call(block: ToolUseBlock) -> bool:
+    return bool(block.name) and block.unknown_fields is UNSET and TOOL_ID.fullmatch(block.id) is not None
+
+
+def _envelope(kind: str, role: str, content: str, payload: dict[str, Any], metadata: dict[str, Any]) -> Envelope:
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "type": kind,
+        "role": role,
+        "content": content,
+        "payload": payload,
+        "metadata": metadata,
+    }
+
+
+def _ride(message: Message, passed: Passed) -> dict[str, Any] | None:
+    """What makes the message out of what its envelopes say; None if that is not so simple."""
+    inside: dict[str, Any] = {}
+    numbered = str(passed.count).zfill(26)
+    if message.id != numbered:
+        inside["id"] = {"is": message.id, "was": fingerprint(numbered)}
+    if message.session_id:
+        inside["session_id"] = {"is": message.session_id, "was": _NO_SESSION}
+    raw = {str(at): {"set": {"provider_raw": one}} for at, one in _raw_of(message.content)}
+    if raw:
+        if message.content and not all(_is_exact(one["set"]["provider_raw"]) for one in raw.values()):
+            return None
+        inside["content"] = {"at": {place: copied(one) for place, one in raw.items()}}
+    left = _metadata_left(message)
+    if left is not None:
+        inside["metadata"] = left
+    if message.created_at.microsecond and not _add_time(message.created_at, inside):
+        return None
+    return {"ours": True, "left": {"in": inside}} if inside else {"ours": True}
+
+
+def _raw_of(content: _Blocks) -> list[tuple[int, Any]]:
+    told = ((place, getattr(block, "provider_raw", None)) for place, block in enumerate(content))
+    return [(place, raw) for place, raw in told if raw is not None]
+
+
+def _is_exact(plain: Any) -> bool:
+    """Whether a part is the same when it has been JSON: nothing is so large that a reader would take it otherwise."""
+    data = msgspec.json.encode(plain)
+    return msgspec.json.encode(msgspec.json.decode(data)) == data
+
+
+def _metadata_left(message: Message) -> dict[str, Any] | None:
+    metadata = message.metadata
+    named_by = (metadata.message_id or message.id) if message.session_id else None
+    parent = metadata.parent_tool_use_id if message.role is Role.TOOL else None
+    if metadata.parent_tool_use_id == parent and (metadata is _NOTHING or _is_bare(metadata)):
+        return {"gone": {"message_id": fingerprint(named_by)}} if named_by is not None else None
+    written = {} if parent is None else {"parent_tool_use_id": parent}
+    if named_by is not None:
+        written["message_id"] = named_by
+    try:
+        data = encode_fast(metadata)
+    except (NeedsCareError, UnicodeEncodeError):
+        raise ValueError("it needs care") from None
+    given = msgspec.json.decode(data)
+    if msgspec.json.encode(given) != data:
+        raise ValueError("plain JSON is not exact")
+    return difference(written, given)
+
+
+def _is_bare(metadata: MessageMetadata) -> bool:
+    """Whether it says nothing but which call is answered."""
+    parent = metadata.parent_tool_use_id
+    expected = b"{}" if parent is None else b'{"parent_tool_use_id":"%s"}' % parent.encode()
+    try:
+        return encode_fast(metadata) == expected
+    except (NeedsCareError, UnicodeEncodeError):
+        return False
+
+
+def _add_time(when: datetime, inside: dict[str, Any]) -> bool:
+    """An envelope tells the time to the second; the rest of it rides along."""
+    second = when.replace(microsecond=0)
+    if second == UNKNOWN_TIME or when.tzinfo is not UTC or when.year < 1000:
+        return False
+    told = second.strftime("%Y-%m-%dT%H:%M:%S")
+    inside["created_at"] = {"is": f"{told}.{when.microsecond:06}Z", "was": fingerprint(f"{told}.000000Z")}
+    return True
+
+
+def _finished(told: list[Envelope], ride: dict[str, Any], message: Message) -> list[Envelope]:
+    many = len(told)
+    named_by = (message.metadata.message_id or message.id) if message.session_id else None
+    when = None if message.created_at == UNKNOWN_TIME else written_time(message.created_at)
+    for number, envelope in enumerate(told):
+        own = ride if number == 0 else {}
+        riding = {"part": [number + 1, many], **own} if many > 1 else own
+        envelope["metadata"] = {RIDE: riding, **envelope["metadata"]}
+        if named_by is not None:
+            envelope["id"] = f"{named_by}#{number + 1}" if number else named_by
+        if when is not None:
+            envelope["created_at"] = when
+    return told
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def plain_message(group: list[Envelope], passed: Passed) -> Message | None:
+    """The message that plain envelopes were, before it is proved that they were it; None if they are not plain."""
+    try:
+        first = group[0]
+        ride = first["metadata"][RIDE]
+        left = ride.get("left", {})
+        inside = left.get("in", {})
+        if ride["ours"] is not True or len(left) != (1 if inside else 0) or "was" in ride:
+            return None
+        raw = inside.get("content", {}).get("at", {})
+        blocks = tuple(_block(envelope, raw.get(str(at))) for at, envelope in enumerate(group))
+        role = Role.TOOL if type(blocks[0]) is ToolResultBlock else _ROLES[first["role"]]
+        return _message(
+            _is(str, inside["id"]["is"]) if "id" in inside else str(passed.count).zfill(26),
+            _is(str, inside["session_id"]["is"]) if "session_id" in inside else "",
+            role,
+            blocks,
+            _read_metadata(blocks[0], first.get("id"), inside.get("metadata")),
+            _read_time(first.get("created_at"), inside.get("created_at")),
+        )
+    except _IN_VAIN:
+        return None
+
+
+def _block(envelope: Envelope, left: dict[str, Any] | None) -> ContentBlock:
+    raw = None if left is None else _is(dict, left["set"]["provider_raw"])
+    payload, metadata = envelope["payload"], envelope["metadata"]
+    match envelope["type"]:
+        case "text" if raw is None:
+            return _text(_is(str, envelope["content"]))
+        case "tool_call":
+            name, given = _is(str, payload["tool_name"]), _is(dict, payload["parameters"])
+            return _tool_use(_tool_id(metadata), name, given, raw)
+        case "tool_result":
+            said = (_text(_is(str, envelope["content"])),)
+            return _tool_result(_tool_id(metadata), said, not _is(bool, payload["success"]), raw)
+    raise ValueError("not plain")
+
+
+def _is(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise TypeError
+    return value
+
+
+def _tool_id(metadata: dict[str, Any]) -> str:
+    return str(TOOL_ID.fullmatch(metadata["tool_call_id"])[0])  # type: ignore[index]
+
+
+def _read_metadata(first: ContentBlock, named_by: str | None, left: dict[str, Any] | None) -> MessageMetadata:
+    parent = first.tool_use_id if type(first) is ToolResultBlock else None
+    if left is not None and left.keys() == {"gone"} and left["gone"].keys() == {"message_id"}:
+        return _NOTHING if parent is None else _answering(parent)
+    written = {} if parent is None else {"parent_tool_use_id": parent}
+    if named_by is not None:
+        written["message_id"] = named_by
+    return msgspec.convert(restored(written, left), MessageMetadata)
+
+
+@functools.lru_cache(maxsize=64)
+def _answering(tool_use_id: str) -> MessageMetadata:
+    return _metadata(parent_tool_use_id=tool_use_id)
+
+
+def _read_time(told: str | None, left: dict[str, Any] | None) -> datetime:
+    if left is not None:
+        return datetime.fromisoformat(left["is"]).astimezone(UTC)
+    return UNKNOWN_TIME if told is None else datetime.fromisoformat(told).replace(tzinfo=UTC)
