@@ -1,4 +1,4 @@
-"""Fill in the parts of the documentation that the code knows better: fields, enums, blocks, rules and fidelity.
+"""Fill in the parts of the documentation that the code knows better: fields, enums, blocks, rules, events, fidelity.
 
 A page holds markers; what stands between them is written by this script from the source, where every field is
 explained in a comment beside it:
@@ -18,18 +18,23 @@ import importlib
 import inspect
 import re
 import sys
+import typing
 from collections.abc import Iterable
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from dragoman import dialects, fidelity, message, rules
+from dragoman import dialects, exchange, fidelity, message, rules
+from dragoman.bus import catalogue
 from dragoman.fidelity import table
 
 PAGES = Path(__file__).resolve().parent.parent / "docs"
 MARKED = re.compile(
-    r"(<!-- (?P<kind>fields|words|blocks|rules|summary|cells) of (?P<name>[\w.]+) -->\n)(?P<body>.*?)(<!-- end -->)",
+    r"(<!-- (?P<kind>fields|words|blocks|rules|summary|cells|types|payloads) of (?P<name>[\w.]+) -->\n)"
+    r"(?P<body>.*?)(<!-- end -->)",
     re.DOTALL,
 )
 
@@ -47,6 +52,8 @@ def _body(kind: str, name: str) -> str:
         "rules": _rules,
         "summary": _summary,
         "cells": _cells,
+        "types": _event_types,
+        "payloads": _payloads,
     }
     return "\n".join(makers[kind](name))
 
@@ -101,6 +108,76 @@ def _cells(_name: str) -> Iterable[str]:
 @functools.cache
 def _measured() -> tuple[fidelity.Cell, ...]:
     return fidelity.cells(dialects.load(name) for name in dialects.names())
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+
+def _event_types(_name: str) -> Iterable[str]:
+    yield "| type | who | how private | what it says |"
+    yield "|---|---|---|---|"
+    for name, payload in sorted(catalogue.CATALOGUE.items()):
+        page = f"event-types.md#{re.sub(r'[^a-z_]', '', name)}"
+        says = (inspect.getdoc(payload) or "").split("\n")[0]
+        yield f"| [`{name}`]({page}) | {payload.actor.value} | {payload.floor.value} | {says} |"
+
+
+def _payloads(_name: str) -> Iterable[str]:
+    for name, payload in sorted(catalogue.CATALOGUE.items()):
+        says = " ".join((inspect.getdoc(payload) or "").split())
+        kept = " It is kept for as long as the store." if payload.is_audit else ""
+        yield f"## {name}\n\n{says} By: {payload.actor.value}. How private: {payload.floor.value}.{kept}\n"
+        yield from _table_of(payload)
+        yield ""
+    for part in (catalogue.RouteStep, catalogue.PatternAlternative):
+        yield f"## {part.__name__}\n\n{inspect.getdoc(part)}\n"
+        yield from _table_of(part)
+        yield ""
+
+
+def _table_of(payload: type[msgspec.Struct]) -> Iterable[str]:
+    explained = _comments(payload)
+    hints = get_type_hints(payload, include_extras=True)
+    yield "| field | type | |"
+    yield "|---|---|---|"
+    for field in msgspec.structs.fields(payload):
+        optional = "" if field.required else ", may be left out"
+        yield f"| `{field.name}` | {_said(hints[field.name])}{optional} | {explained.get(field.name, '')} |"
+
+
+def _said(hint: Any) -> str:
+    """A type in words that need no Python."""
+    named = {
+        catalogue.Sha256: "SHA-256",
+        catalogue.Count: "integer from 0",
+        catalogue.Seconds: "number from 0",
+        catalogue.Share: "number from 0 to 1",
+        exchange.StopReason: "[why a model stopped](streams.md#why-a-model-stopped)",
+        exchange.ErrorClass: "[kind of fault](errors.md#kinds-of-faults)",
+        exchange.SideEffects: "[side effects](tools.md#the-most-that-a-tool-can-do)",
+        catalogue.RouteStep: "[RouteStep](#routestep)",
+        catalogue.PatternAlternative: "[PatternAlternative](#patternalternative)",
+        str: "text",
+        int: "integer",
+        float: "number",
+        bool: "true or false",
+        Decimal: "decimal, as text",
+        datetime: "time",
+    }
+    if hint in named:
+        return named[hint]
+    arguments = get_args(hint)
+    match get_origin(hint):
+        case typing.Literal:
+            return " or ".join(f"`{word}`" for word in arguments)
+        case typing.Annotated:
+            return _said(arguments[0])
+        case origin if origin is tuple:
+            return f"list of {_said(arguments[0])}"
+        case origin if origin is dict:
+            return "object"
+        case _:
+            return " or ".join(_said(part) for part in arguments if part is not type(None))
 
 
 def _class(name: str) -> Any:

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from dragoman import exchange, message
+from dragoman.bus import catalogue
 from dragoman.value import Value
 from tests.conftest import ROOT
 
@@ -24,7 +25,7 @@ def reference() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["fidelity.md", "format.md", "rules.md"])
+@pytest.mark.parametrize("page", ["event-types.md", "events.md", "fidelity.md", "format.md", "rules.md"])
 def test_the_page_is_up_to_date(reference: ModuleType, page: str) -> None:
     text = (ROOT / "docs" / page).read_text("utf-8")
     assert reference.filled(text) == text, "run: python scripts/reference.py"
@@ -52,6 +53,12 @@ def test_every_field_and_every_word_is_explained(reference: ModuleType) -> None:
                     if name not in explained and name not in ("unknown_fields", "raw")
                 ]
                 assert missing == [], cls.__name__
+
+
+def test_every_field_of_every_event_is_explained(reference: ModuleType) -> None:
+    for payload in (*catalogue.CATALOGUE.values(), catalogue.RouteStep):
+        explained = reference._comments(payload)
+        assert [name for name in payload.__struct_fields__ if name not in explained] == [], payload.__name__
 
 
 def test_a_page_that_lies_is_noticed(reference: ModuleType) -> None:

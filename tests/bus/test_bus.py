@@ -479,6 +479,19 @@ async def test_a_turn_is_a_tree_and_nobody_names_the_parents() -> None:
         decided = turn.emit("route.decided", {"chosen_model": "m", "winner_index": 0, "elapsed_ms": 0.1, "chain": []})
         say("call 1", call())
         say("answer 1", answer(StopReason.TOOL_USE))
+        asked = turn.emit(
+            "tool.confirmation_requested",
+            {
+                "tool_use_id": "tu_a",
+                "tool_name": "t",
+                "confirmation_request_id": "c",
+                "input_summary": "{}",
+                "expires_at": "2026-11-15T12:00:00Z",
+            },
+        )
+        allowed = turn.emit(
+            "tool.confirmation_resolved", {"tool_use_id": "tu_a", "confirmation_request_id": "c", "decision": "allow"}
+        )
         say("tool a", tool("tu_a"))
         say("tool b", tool("tu_b"))
         say("result b", result("tu_b"))
@@ -488,6 +501,10 @@ async def test_a_turn_is_a_tree_and_nobody_names_the_parents() -> None:
         say("end", ended())
     parents = {name: event.parent_event_id for name, event in seen.items()}
     names = {event.id: name for name, event in seen.items()}
+    assert asked is not None
+    assert asked.parent_event_id == seen["answer 1"].id
+    assert allowed is not None
+    assert allowed.parent_event_id == asked.id
     assert decided is not None
     assert decided.parent_event_id == seen["turn"].id
     assert {name: names.get(parent or "") for name, parent in parents.items()} == {
@@ -512,6 +529,19 @@ async def test_a_parent_that_is_named_wins() -> None:
         event = turn.emit(skill(), parent="somebody")
         assert event is not None
         assert (event.parent_event_id, event.actor) == ("somebody", Actor.WORKER)
+
+
+async def test_two_who_emit_in_the_same_turn_know_the_same_parents() -> None:
+    async with Bus(strict=True) as bus:
+        turn = bus.scope("sess_1", "turn_1")
+        begun = turn.emit(started())
+        other = bus.scope("sess_1", "turn_1").emit(call())
+        stranger = bus.scope("sess_1", "turn_2").emit(call())
+        assert begun is not None
+        assert other is not None
+        assert stranger is not None
+        assert other.parent_event_id == begun.id
+        assert stranger.parent_event_id is None
 
 
 def call() -> LlmCallStarted:

@@ -7,10 +7,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from dragoman.message import UnknownBlock
 from dragoman.store import open_store
+from dragoman.store.schema import migrations
 from tests.store import first_version
 from tests.store.talk import said
 
@@ -80,6 +82,24 @@ async def test_what_a_newer_version_wrote_is_kept_when_it_is_stored_again(url: s
         (stored,) = await store.append(session.id, row.message.replace(session_id=session.id))
         assert (await store.read(session.id))[0].message == stored.message
         assert stored.message.replace(session_id=newer.session_id) == newer
+
+
+async def test_it_was_copied_before_it_was_changed_and_has_what_later_versions_added(url: str) -> None:
+    path = Path(url.removeprefix("sqlite:///"))
+    async with open_store(url) as store:
+        assert await store.events(first_version.TALK) == []
+        await store.record_evaluation(first_version.TALK, score=1)
+        assert (await store.verify()).is_sound
+    copy = path.with_name(f"{path.name}.schema-1")
+    assert [version_of(file) for file in (first_version.DATABASE, copy, path)] == [1, 1, len(migrations("sqlite"))]
+
+
+def version_of(path: Path) -> int:
+    connection = apsw.Connection(str(path))
+    try:
+        return int(connection.pragma("user_version"))
+    finally:
+        connection.close()
 
 
 async def test_the_same_is_made_again(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from dragoman.errors import FormatError, StorageError, StoreUnusableError
 from dragoman.store import Store, open_store
 from dragoman.store.operations import operation
 from dragoman.store.postgres import PostgresStore
+from dragoman.store.schema import migrations
 from tests.store.talk import said
 
 _numbers = itertools.count(1)
@@ -91,6 +92,19 @@ async def test_a_store_of_a_newer_version_is_refused_and_left_alone(url: str) ->
     with pytest.raises(StoreUnusableError, match="newer Dragoman") as caught:
         await open_store(url).open()
     assert caught.value.code == "newer_store"
+
+
+async def test_a_store_of_the_first_version_gets_what_it_lacks(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr("dragoman.store.postgres.migrations", lambda engine: migrations(engine)[:1])
+        async with open_store(url) as store:
+            session = await store.create_session()
+            rows = await store.append(session.id, said("x"))
+    async with open_store(url) as store:
+        assert await store.read(session.id) == rows
+        assert await store.events(session.id) == []
+        await store.record_evaluation(session.id, score=1)
+        assert (await store.verify()).is_sound
 
 
 async def test_tables_of_something_else_are_left_alone(url: str) -> None:

@@ -24,6 +24,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
+from weakref import WeakValueDictionary
 
 from dragoman.bus.catalogue import (
     CATALOGUE,
@@ -192,6 +193,7 @@ class Bus:
         self._limit = limit
         self._waiting: deque[tuple[Event, Subscription | None]] = deque()  # each with whom it is not for
         self._subscriptions: dict[Subscription, asyncio.Task[None] | None] = {}
+        self._lineages: WeakValueDictionary[tuple[str, str | None], Lineage] = WeakValueDictionary()
         self._news = asyncio.Event()
         self._is_quiet = asyncio.Event()
         self._is_quiet.set()
@@ -244,8 +246,11 @@ class Bus:
         return event
 
     def scope(self, session_id: str, turn_id: str | None = None, *, actor: Actor | str | None = None) -> Scope:
-        """What emits the events of one turn, and knows the parent of each."""
-        return Scope(self, session_id, turn_id, actor)
+        """What emits the events of one turn, and knows the parent of each; of the same turn, they know the same."""
+        lineage = self._lineages.get((session_id, turn_id)) if turn_id is not None else None
+        scope = Scope(self, session_id, turn_id, actor, lineage or Lineage())
+        self._lineages[session_id, turn_id] = scope.lineage
+        return scope
 
     def _event(
         self,
@@ -498,12 +503,14 @@ def _sensitivity(payload: Payload, said: Sensitivity | str | None) -> Sensitivit
 class Scope:
     """Emits the events of one turn: its session, its turn and the parent of each are known."""
 
-    def __init__(self, bus: Bus, session_id: str, turn_id: str | None, actor: Actor | str | None) -> None:
+    def __init__(
+        self, bus: Bus, session_id: str, turn_id: str | None, actor: Actor | str | None, lineage: Lineage
+    ) -> None:
         self.bus = bus
         self.session_id = session_id
         self.turn_id = turn_id
         self._actor = actor
-        self._lineage = Lineage()
+        self.lineage = lineage
 
     def emit(
         self,
@@ -517,7 +524,7 @@ class Scope:
         """Say that something happened in this turn; ``None`` if it was dropped."""
         if parent is None:
             name = SPELLINGS.get(what, what) if isinstance(what, str) else what.event_type
-            parent = self._lineage.parent_of(name, subject_of(payload if isinstance(what, str) else what))
+            parent = self.lineage.parent_of(name, subject_of(payload if isinstance(what, str) else what))
         event = self.bus.emit(
             what,
             payload,
@@ -528,5 +535,5 @@ class Scope:
             sensitivity=sensitivity,
         )
         if event is not None:
-            self._lineage.note(event)
+            self.lineage.note(event)
         return event

@@ -605,6 +605,17 @@ class DelegateCompleted(Payload, frozen=True, kw_only=True):
     latency_ms: Milliseconds  # from the task to the result
 
 
+DelegateFailure = Literal[
+    "worker_error",
+    "max_tokens_exceeded",
+    "insufficient_context",
+    "output_schema_validation_failed",
+    "no_model_available_for_tier",
+    "cancelled_by_user",
+    "timeout",
+]
+
+
 class DelegateFailed(Payload, frozen=True, kw_only=True):
     """The other agent is not coming back with a result."""
 
@@ -613,15 +624,7 @@ class DelegateFailed(Payload, frozen=True, kw_only=True):
     floor: ClassVar = _USER_CONTROLLED
     worker_session_id: str | None = None  # the session of the other one, if there was one
     tool_use_id: str | None = None  # the call that did it
-    failure_mode: Literal[
-        "worker_error",
-        "max_tokens_exceeded",
-        "insufficient_context",
-        "output_schema_validation_failed",
-        "no_model_available_for_tier",
-        "cancelled_by_user",
-        "timeout",
-    ]  # why
+    failure_mode: DelegateFailure  # why
     error_message_redacted: str | None = None  # what happened, without secrets
     latency_ms: Milliseconds | None = None  # from the task to the failure
 

@@ -263,6 +263,50 @@ _command(
     """,
 )
 _command(
+    "cost",
+    "cost:cost",
+    "Show what models have cost, by session, model, user, team, provider or day, and day by day.",
+    group=STORE,
+    examples="""
+        dragoman cost
+        dragoman cost --by user --since 2026-11-01
+        dragoman cost --session last --json
+    """,
+)
+_command(
+    "reprice",
+    "cost:reprice",
+    "Show what the calls in a store would have cost under other prices.\n\n"
+    "Nothing is written without --keep, and what a message says that it cost never changes.",
+    group=STORE,
+    examples="""
+        dragoman reprice --prices prices.yaml
+        dragoman reprice --prices prices.yaml --since 2026-11-01 --keep
+    """,
+)
+_command(
+    "trace",
+    "trace:trace",
+    "Print what happened in a session, as a tree of causes.\n\n"
+    "Which model was chosen and why, each call of a model or a tool, what it cost and how long it took.",
+    group=STORE,
+    examples="""
+        dragoman trace last
+        dragoman trace last --type llm.call_completed --json
+        dragoman trace 9HJ4KQ --follow
+    """,
+)
+_command(
+    "evaluate",
+    "trace:evaluate",
+    "Record how good the last turn of a session was, so that routing can learn from it.",
+    group=STORE,
+    examples="""
+        dragoman evaluate last --score 0.8
+        dragoman evaluate 9HJ4KQ --no-success --notes 'it made the file up'
+    """,
+)
+_command(
     "verify",
     "care:verify",
     "Look whether everything in a store is still what was written.\n\n"

@@ -87,7 +87,7 @@ async def stats(
         out.print("\nnothing was consumed")
         return
     out.print()
-    out.print(_totals_table(by, found[by]))
+    out.print(totals_table(by, found[by]))
     out.print()
     _plot(out, found["day"][-days:])
 
@@ -105,7 +105,8 @@ def _print_sizes(out: Console, where: str, durability: str, sizes: SizeReport) -
         out.print("largest: " + ", ".join(f"{name} {size(held)}" for name, held in tables), style="dim")
 
 
-def _totals_table(by: str, totals: Sequence[Totals]) -> Table:
+def totals_table(by: str, totals: Sequence[Totals]) -> Table:
+    """Totals for people, the dearest first."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_footer=len(totals) > 1)
     table.add_column(by, "total", overflow="fold")
     for name in ("replies", "input", "cached", "output", "cost"):
