@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
 import logging
+import socket
 import ssl
 import subprocess
 import sys
@@ -320,6 +322,22 @@ async def test_a_stream_that_has_ended_does_not_wait_for_its_connection() -> Non
     assert (text_of(reply), reply.fault) == (LLAMA_WORDS, None)
 
 
+async def test_a_host_that_takes_no_connection_is_unreachable_in_time() -> None:
+    with socket.socket() as deaf, contextlib.ExitStack() as waiting:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        for _ in range(4):  # until nobody else gets into its queue
+            knocking = waiting.enter_context(socket.socket())
+            knocking.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                knocking.connect(deaf.getsockname())
+        async with Client() as client:
+            address = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+            call = call_to("openai_chat", address, streamed=True, retries=ONCE, timeouts=Timeouts(connect_s=0.2))
+            fault = await failed(client, call, streamed=True)
+    assert (fault.code, fault.retryable) == ("unreachable", True)
+
+
 # --- cancelling ------------------------------------------------------------------------------------------------------
 
 
@@ -522,13 +540,16 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused_and_not_tried_ag
 
 async def test_proxies_of_the_environment_are_used_but_not_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Faulty([answer(WHOLE)]) as proxy, Faulty([answer(WHOLE)]) as direct, Client() as client:
-        monkeypatch.setenv("http_proxy", proxy.address)
+        monkeypatch.setenv("http_proxy", proxy.address.replace("//", "//me:secret@"))
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
         far = call_to("openai_chat", "http://llm.example", streamed=False)
         assert (await client.send(far)).fault is None
         assert (await client.send(call_to("openai_chat", direct.address, streamed=False))).fault is None
-    assert [asked.path for asked in proxy.requests] == ["http://llm.example/v1/chat/completions"]
+    (asked,) = proxy.requests
+    assert asked.path == "http://llm.example/v1/chat/completions"
+    assert asked.headers["proxy-authorization"] == "Basic bWU6c2VjcmV0"
+    assert asked.headers["authorization"] == f"Bearer {KEY}"
     assert len(direct.requests) == 1
 
 
@@ -557,6 +578,23 @@ def test_the_room_loads_no_http_library_until_a_call_is_made() -> None:
     script = "import sys, dragoman.client, dragoman.local, dragoman.settings; print('aiohttp' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+async def test_many_streams_at_once_do_not_get_into_each_other_s_way() -> None:
+    def own_words(asked: Asked) -> Answer:
+        number = asked.headers["x-number"]
+        pieces = [piece + b"\n\n" for piece in STREAMED.replace(b'" Foo"', f'" {number}"'.encode()).split(b"\n\n")[:-1]]
+        return stream([part for piece in pieces for part in (piece[:9], piece[9:])])
+
+    async def one(client: Client, address: str, number: int) -> None:
+        call = call_to("openai_chat", address, streamed=True)
+        endpoint = msgspec.structs.replace(call.endpoint, headers={"x-number": str(number)})
+        reply = await told(client, msgspec.structs.replace(call, endpoint=endpoint))
+        assert text_of(reply) == LLAMA_WORDS.replace("Foo", str(number))
+
+    async with Faulty(own_words) as server, Client() as client:
+        await asyncio.gather(*(one(client, server.address, number) for number in range(150)))
+    assert len(server.requests) == 150
 
 
 async def test_a_client_that_was_closed_begins_anew() -> None:

@@ -117,7 +117,8 @@ class Transport:
         origin = str(url.origin())
         if origin not in self._proxies:
             is_direct = urllib.request.proxy_bypass(url.host or "")
-            self._proxies[origin] = None if is_direct else urllib.request.getproxies().get(url.scheme)
+            known = urllib.request.getproxies()
+            self._proxies[origin] = None if is_direct else known.get(url.scheme) or known.get("all")
         return self._proxies[origin]
 
 
