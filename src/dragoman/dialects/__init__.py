@@ -15,16 +15,19 @@ what a provider does otherwise than its dialect; a module that knows any lists t
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from types import ModuleType
 
 
+@functools.cache
 def names() -> tuple[str, ...]:
     """Every dialect there is."""
     return tuple(module.name for module in pkgutil.iter_modules(__path__) if module.name != "parts")
 
 
+@functools.cache
 def load(name: str) -> ModuleType:
     """The module of a dialect, by its name."""
     if name not in names():

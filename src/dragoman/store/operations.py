@@ -51,6 +51,10 @@ class Operation(Generic[Result]):
         return self._begin()
 
 
+class Passing(Operation[Result]):
+    """Something that matters only while the machine runs: it need not survive a power cut."""
+
+
 def operation(steps: Callable[Given, Generator[Statement, Rows, Result]]) -> Callable[Given, Operation[Result]]:
     """Make a function whose steps are these."""
 
@@ -823,9 +827,17 @@ def learn_tool_ids(session_id: str, entries: Sequence[tuple[str, str, str]]) -> 
 # --- leases ----------------------------------------------------------------------------------------------------------
 
 
-@operation
-def take_lease(session_id: str, owner: str, now: datetime, until: datetime) -> Generator[Statement, Rows, Lease]:
+def take_lease(session_id: str, owner: str, now: datetime, until: datetime) -> Passing[Lease]:
     """The right to run a turn, if nobody else has it; taking it again prolongs it."""
+    return Passing(functools.partial(_taken, session_id, owner, now, until))
+
+
+def release_lease(session_id: str, owner: str) -> Passing[None]:
+    """Give the right back."""
+    return Passing(functools.partial(_released, session_id, owner))
+
+
+def _taken(session_id: str, owner: str, now: datetime, until: datetime) -> Generator[Statement, Rows, Lease]:
     rows = yield (
         "INSERT INTO leases (session_id, owner, expires_at) SELECT id, ?, ? FROM sessions WHERE id = ?"
         " ON CONFLICT (session_id) DO UPDATE SET owner = excluded.owner, expires_at = excluded.expires_at"
@@ -845,9 +857,7 @@ def take_lease(session_id: str, owner: str, now: datetime, until: datetime) -> G
     )
 
 
-@operation
-def release_lease(session_id: str, owner: str) -> Generator[Statement, Rows, None]:
-    """Give the right back."""
+def _released(session_id: str, owner: str) -> Generator[Statement, Rows, None]:
     yield "DELETE FROM leases WHERE session_id = ? AND owner = ?", (session_id, owner)
 
 

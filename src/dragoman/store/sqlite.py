@@ -6,7 +6,8 @@ disk that has been quick so far is done where it was asked for, because to chang
 processes take turns by a lock file beside the database, at which they wait without polling. Reading has connections of
 its own and never waits.
 
-The one rule: nothing is acknowledged before the commit that holds it has returned with ``synchronous=FULL``. A setting
+The one rule: nothing is acknowledged before the commit that holds it has returned with ``synchronous=FULL``, but for
+leases, which matter only while the machine runs. A setting
 that would make this a lie is found at the start, and the store is not opened.
 """
 
@@ -31,7 +32,7 @@ import msgspec
 
 from dragoman.blobs import Blobs
 from dragoman.errors import DamagedError, DragomanError, FormatError, StorageError, StoreError, StoreUnusableError
-from dragoman.store.operations import LOCKED, bindable
+from dragoman.store.operations import LOCKED, Passing, bindable
 from dragoman.store.schema import migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
 
@@ -48,6 +49,7 @@ _MOST_AT_ONCE: Final = 512
 _READERS: Final = 2
 _LOG_PAGES: Final = 1_000  # in the log beside the database, before they are copied into it
 _QUICK_S: Final = 0.001  # a commit that blocks nobody for longer than a message takes to be translated
+_SYNC_LATER: Final = "PRAGMA synchronous=NORMAL"  # with the next commit that is synced
 _UNKNOWN_S: Final = 0.05  # what is assumed of a disk at first
 _FORGETTING: Final = 0.8  # what a slow commit still counts for, at each one after it
 _SETTINGS: Final = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "mmap_size": 0}
@@ -448,6 +450,7 @@ class _Writer:
         self._lock = lock
         self._reconnect = reconnect
         self._is_lost = False
+        self._sync_at_once = f"PRAGMA synchronous={connection.pragma('synchronous')}"
         self._busy = threading.Lock()
         self._slowest_s = _UNKNOWN_S  # that a commit took lately; what is long ago counts less and less
         self._log_pages = 0  # that were in the log beside the database after the last commit
@@ -522,7 +525,10 @@ class _Writer:
                 self._follow(self._connection)
             if not self._lock.take(wait=wait):
                 return None
+            is_passing = all(isinstance(job[0], Passing) for job in jobs)
             try:
+                if is_passing:
+                    self._connection.execute(_SYNC_LATER)
                 if not self._begun(wait=wait):
                     return None
                 execute = self._connection.execute
@@ -537,6 +543,8 @@ class _Writer:
                         execute("ROLLBACK")
                     raise
             finally:
+                if is_passing:
+                    self._connection.execute(self._sync_at_once)
                 self._lock.give_back()
         except Exception as error:  # noqa: BLE001  it is raised where it was asked for
             failed = _Failed(_translated(error, self._connection))

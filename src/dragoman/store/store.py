@@ -392,7 +392,10 @@ class Store(TraceMethods, RepricingMethods):
     # --- turns -------------------------------------------------------------------------------------------------------
 
     async def take_lease(self, session_id: str, owner: str, seconds: float = 30) -> Lease:
-        """The right to run a turn, or to go on with it; ``ConflictError`` (``turn_in_flight``) if another has it."""
+        """The right to run a turn, or to go on with it; ``ConflictError`` (``turn_in_flight``) if another has it.
+
+        It is known to everybody at once and need not survive a power cut, which ends the turn as well.
+        """
         now = self.clock()
         return await self._write(operations.take_lease(session_id, owner, now, now + timedelta(seconds=seconds)))
 

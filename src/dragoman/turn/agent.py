@@ -12,7 +12,6 @@ own.
 from __future__ import annotations
 
 import copy
-import importlib.util
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -244,11 +243,9 @@ class Agent:
 
 def registry_of(settings: Settings) -> Registry:
     """The models that may be named, and those providers that can be called from here."""
-    providers = settings.catalog.providers.values()
-    ready = [row.key for row in providers if row.key != LOCAL and settings.has_key(row)]
-    if importlib.util.find_spec("xllamacpp") is not None:
-        ready.append(LOCAL)
-    return Registry(settings.catalog, ready)
+    return Registry(
+        settings.catalog, [row.key for row in settings.catalog.providers.values() if settings.reached_by(row)]
+    )
 
 
 def default_model(settings: Settings, registry: Registry) -> str | None:
