@@ -16,6 +16,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,15 +38,15 @@ class Judge:
     """A package in a process of its own, waiting for questions."""
 
     def __init__(self, command: list[str]) -> None:
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  a pipe that nobody reads would fill up
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, encoding="utf-8"
         )
 
     def ask(self, question: str, given: Any = None) -> Any:
         """What the function of that name in the judge's script returns for a value."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        assert self._process.stderr is not None
         try:
             self._process.stdin.write(json.dumps({"question": question, "given": given}) + "\n")
             self._process.stdin.flush()
@@ -53,7 +54,8 @@ class Judge:
         except BrokenPipeError:
             line = ""
         if not line:
-            raise AssertionError(f"the judge left: {self._process.stderr.read()}")
+            self._errors.seek(0)
+            raise AssertionError(f"the judge left: {self._errors.read()}")
         answer = json.loads(line)
         assert "failed" not in answer, answer["failed"]
         return answer["answer"]
@@ -61,6 +63,7 @@ class Judge:
     def leave(self) -> None:
         """End the process."""
         self._process.communicate()
+        self._errors.close()
 
 
 @pytest.fixture(scope="session")

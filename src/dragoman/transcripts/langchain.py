@@ -1,4 +1,4 @@
-"""LangChain messages: ``{"type": …, "data": {…}}``, as ``messages_to_dict`` gives them, or flat, as ``model_dump`` does.
+"""LangChain messages, as ``messages_to_dict`` gives them, with ``type`` and ``data``, or flat, as ``model_dump`` does.
 
 What a message says is a text, or a list of blocks: LangChain's own, or a provider's, such as Anthropic's ``thinking``
 and OpenAI's ``image_url``. Calls stand beside it in ``tool_calls``, and in the list as well where their place among the
