@@ -1,0 +1,115 @@
+"""A conversation that changes its provider with every turn, and comes back to each of them unharmed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.exchange import SideEffects
+from dragoman.message import ImageBlock, ImageSource, MessageStatus, Role, TextBlock
+from dragoman.rules import check
+from dragoman.store import open_store
+from dragoman.tools import tool
+from tests.strict import call, say, think
+from tests.turn.ground import DIALECTS, Ground, ground
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+PICTURE = ImageBlock(ImageSource("base64", PIXEL), "image/png")
+TURNS = 30
+
+
+@tool(side_effects=SideEffects.NONE)
+def look_up(word: str) -> str:
+    """What a word means."""
+    return f"{word} is a word"
+
+
+async def talk(it: Ground, turns: range) -> None:
+    """So many turns, each with the next provider: words, pictures, thinking, one call, two calls at once."""
+    agent = await it.agent(tools=[look_up], system_prompt="You know words.")
+    for number in turns:
+        name = DIALECTS[number % len(DIALECTS)]
+        fake = it.fakes[name]
+        match number % 4:
+            case 0:
+                fake.answer_with(think(f"thought {number}"), call("look_up", {"word": f"a{number}"}))
+            case 1:
+                fake.answer_with(call("look_up", {"word": f"a{number}"}), call("look_up", {"word": f"b{number}"}))
+            case 2:
+                fake.answer_with(think(f"thought {number}"), say(f"nothing to look up {number}"))
+            case _:
+                fake.answer_with(say(f"let me see {number}"), call("look_up", {"word": "c"}))
+        if number % 4 != 2:
+            fake.say(f"answer {number}")
+        content = [TextBlock(f"question {number}"), *([PICTURE] if number % 3 == 0 else [])]
+        ended = await agent.ask(it.session, content, model=name)
+        assert ended.fault is None, (number, name, ended.fault, fake.refused)
+
+
+def texts_in(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+@pytest.mark.parametrize("url", ["memory:", "sqlite"])
+async def test_thirty_turns_with_another_provider_each_are_refused_by_none(url: str, tmp_path: Path) -> None:
+    place = url if url == "memory:" else f"sqlite:///{tmp_path / 'talk.db'}"
+    async with ground(tmp_path, *DIALECTS, url=place) as it:
+        await talk(it, range(TURNS))
+        assert {name: fake.refused for name, fake in it.fakes.items()} == {name: [] for name in DIALECTS}
+        kept = [row.message async for row in it.store.history(it.session)]
+        assert check(kept) == ()
+        assert all(message.metadata.status is MessageStatus.COMPLETE for message in kept)
+        assert sum(message.role is Role.USER for message in kept) == TURNS
+        for name, fake in it.fakes.items():  # the whole history once more, to everybody
+            fake.say("I have read it all.")
+            ended = await (await it.agent(tools=[look_up])).ask(it.session, "Have you read it all?", model=name)
+            assert ended.fault is None, (name, fake.refused)
+            sent = texts_in(fake.bodies[-1])
+            assert all(f"question {number}" in sent and f"answer {number}" in sent for number in (0, 1, 15, 29))
+
+
+async def test_a_provider_that_is_swapped_back_to_gets_its_own_signatures_and_ids_again(tmp_path: Path) -> None:
+    async with ground(tmp_path, *DIALECTS) as it:
+        await talk(it, range(TURNS))
+        first = it.fakes[DIALECTS[0]]
+        assert DIALECTS[0] == "anthropic"
+        heard = [body for body in first.bodies if "answer 28" in texts_in(body) or body is first.bodies[-1]][-1]
+        issued_ids = {block["id"] for body in first.bodies for block in _blocks(body, "tool_use")}
+        signatures = {block["signature"] for body in first.bodies for block in _blocks(body, "thinking")}
+        first.say("back again")
+        await (await it.agent(tools=[look_up])).ask(it.session, "Do you remember?", model=DIALECTS[0])
+        again = first.bodies[-1]
+        assert {block["id"] for block in _blocks(again, "tool_use")} >= issued_ids
+        assert {block["signature"] for block in _blocks(again, "thinking")} >= signatures
+        before = [message for message in heard["messages"] if message["role"] == "assistant"]
+        now = [message for message in again["messages"] if message["role"] == "assistant"]
+        assert texts_in(now[: len(before)]) == texts_in(before)
+
+
+def _blocks(body: Any, kind: str) -> list[dict[str, Any]]:
+    return [
+        block
+        for message in body["messages"]
+        if isinstance(message["content"], list)
+        for block in message["content"]
+        if block["type"] == kind
+    ]
+
+
+async def test_a_conversation_goes_on_after_its_store_was_closed(tmp_path: Path) -> None:
+    place = f"sqlite:///{tmp_path / 'talk.db'}"
+    async with ground(tmp_path, *DIALECTS, url=place) as it:
+        await talk(it, range(8))
+        session = it.session
+        before = [row.message async for row in it.store.history(session)]
+        await it.store.close()
+        async with open_store(place) as again:
+            reread = [row.message async for row in again.history(session)]
+            assert reread == before
+            other = Ground(again, it.settings, it.fakes, session)
+            await talk(other, range(8, 15))
+            await other.close()
+        assert {name: fake.refused for name, fake in it.fakes.items()} == {name: [] for name in DIALECTS}
