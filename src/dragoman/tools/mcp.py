@@ -42,6 +42,7 @@ from dragoman.tools.printed import Printed
 from dragoman.toolschema import problems_of_tool
 
 if TYPE_CHECKING:
+    import httpx2
     import mcp
     from mcp.client._transport import Transport
 
@@ -270,6 +271,7 @@ class _Connection:
         self._losses = 0  # in a row
         self._not_before = 0.0
         self._is_closed = False
+        self._is_forgotten = False  # the server does not know the session of this connection: it was started again
 
     async def tools(self) -> list[mcp.Tool]:
         """Everything that the server offers."""
@@ -299,15 +301,28 @@ class _Connection:
         try:
             answer = await client.call_tool(tool, input)
         except MCPError as error:
-            if not _is_lost(error):
-                raise ToolFailedError(f"The MCP server refused the call: {error.message}") from None
-            self._lose(client)
-            if may_repeat:
-                return await self.call(tool, input, may_repeat=False)
-            what = "The connection to the MCP server was lost, and how far the call came is not known"
-            raise ToolFailedError(what, where=self.server.name) from None
+            return await self._after(error, client, tool, input, may_repeat=may_repeat)
         self._losses = 0
         return answer
+
+    async def _after(
+        self,
+        error: mcp.MCPError,
+        client: mcp.Client,
+        tool: str,
+        input: dict[str, Any],  # noqa: A002
+        *,
+        may_repeat: bool,
+    ) -> mcp.types.CallToolResult:
+        """What becomes of a call that had no answer."""
+        is_forgotten = self._is_forgotten  # then the call was not begun, and may be made again in any case
+        if not is_forgotten and not _is_lost(error):
+            raise ToolFailedError(f"The MCP server refused the call: {error.message}") from None
+        self._lose(client)
+        if is_forgotten or may_repeat:
+            return await self.call(tool, input, may_repeat=False)
+        what = "The connection to the MCP server was lost, and how far the call came is not known"
+        raise ToolFailedError(what, where=self.server.name) from None
 
     async def aclose(self) -> None:
         self._is_closed = True
@@ -336,6 +351,7 @@ class _Connection:
             if self._keeper is not None:
                 await asyncio.wait({self._keeper})
             self._over = asyncio.Event()
+            self._is_forgotten = False
             ready: asyncio.Future[mcp.Client] = asyncio.get_running_loop().create_future()
             self._keeper = asyncio.create_task(self._keep(ready, self._over))
             self._client = await ready
@@ -374,9 +390,16 @@ class _Connection:
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
 
         timeout = httpx2.Timeout(self.server.connect_timeout_s, read=None)  # a call has a timeout of its own
-        http = httpx2.AsyncClient(headers=self._filled(self.server.headers), timeout=timeout)
+        http = httpx2.AsyncClient(
+            headers=self._filled(self.server.headers), timeout=timeout, event_hooks={"response": [self._notice]}
+        )
         await stack.enter_async_context(http)
         return streamable_http_client(url, http_client=http)
+
+    async def _notice(self, response: httpx2.Response) -> None:
+        """A session that a server does not know is refused with 404, and by some with 400, before anything is done."""
+        if response.status_code in (400, 404) and "mcp-session-id" in response.request.headers:
+            self._is_forgotten = True
 
     async def _over_pipes(self, stack: contextlib.AsyncExitStack, printed: Printed) -> Transport:
         from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415
