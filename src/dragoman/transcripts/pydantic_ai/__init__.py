@@ -13,10 +13,10 @@ from datetime import datetime
 from typing import Any
 
 from dragoman.dialects.parts.body import a_list, an_object
-from dragoman.errors import FormatError, InputError
+from dragoman.errors import FormatError
 from dragoman.exchange import Written
 from dragoman.message import Message, Role
-from dragoman.transcripts.parts import Reading, read_all, value_of
+from dragoman.transcripts.parts import Reading, read_all
 from dragoman.transcripts.pydantic_ai.requests import Told, begins_request, read_request, written_request
 from dragoman.transcripts.pydantic_ai.responses import read_response, written_response
 from dragoman.transcripts.pydantic_ai.words import NAME
@@ -57,7 +57,7 @@ def write_messages(messages: Iterable[Message]) -> Written:
 def _grouped(messages: Iterable[Message], writing: Writing) -> Iterator[list[Message]]:
     """Each answer, and what stands between answers."""
     group: list[Message] = []
-    for message in (told for told in map(writing.sayable, messages) if told is not None):
+    for message in (told for told in map(writing.spoken, messages) if told is not None):
         if group and (message.role is Role.ASSISTANT or begins_request(message)):
             yield group
             group = []
@@ -71,11 +71,7 @@ def _grouped(messages: Iterable[Message], writing: Writing) -> Iterator[list[Mes
 
 def looks_like(wire: Any) -> bool:
     """Whether a value may be a history of this package."""
-    try:
-        value = value_of(wire)
-    except InputError:
-        return False
-    match value:
+    match wire:
         case [{"kind": "request" | "response", "parts": list()}, *_]:
             return True
         case _:

@@ -146,11 +146,15 @@ def cannot_say(block: ContentBlock) -> str | None:
             return "this format has no such item"
 
 
-def is_mistyped(block: ContentBlock) -> bool:
-    """Whether the bytes of a medium would be read as another one, by their media type."""
+def cannot_keep(block: ContentBlock) -> str | None:
+    """What will not be read again as it is of a medium whose bytes are kept."""
     if not isinstance(block, Medium) or block.source.kind != "base64":
-        return False
-    return type(block) is not _BY_TYPE.get(block.media_type.partition("/")[0], DocumentBlock)
+        return None
+    if type(block) is not _BY_TYPE.get(block.media_type.partition("/")[0], DocumentBlock):
+        return "files are told apart by their media type; its bytes are kept"
+    if "-" in block.source.data or "_" in block.source.data:
+        return "its base64 is read again in the usual alphabet; its bytes are kept"
+    return None
 
 
 def written_item(block: ContentBlock) -> Any:

@@ -35,9 +35,9 @@ from dragoman.message import (
 )
 from dragoman.transcripts.parts import KEY, Reading, noted, notes_of, notes_on, restored, with_notes
 from dragoman.transcripts.pydantic_ai.items import (
+    cannot_keep,
     cannot_say,
     is_file,
-    is_mistyped,
     listed_digests,
     read_item,
     read_value,
@@ -416,7 +416,7 @@ def _written_parts(message: Message, writing: Writing) -> list[Wire]:
 
 
 def _system_parts(message: Message, when: str, writing: Writing) -> Iterator[Wire]:
-    texts = [block for block in message.content if writing.says(message, block, _cannot_instruct(block))]
+    texts = writing.sayable(message, message.content, _cannot_instruct)
     form = notes_on(message, NAME).get("form")
     if form == "instructions":
         return
@@ -432,10 +432,10 @@ def _cannot_instruct(block: ContentBlock) -> str | None:
 
 
 def _tool_parts(message: Message, when: str, writing: Writing) -> Iterator[Wire]:
-    for block in message.content:
-        if isinstance(block, ToolResultBlock) and writing.says(message, block, None):
-            kept = [inner for inner in block.content if writing.says(message, inner, cannot_say(inner))]
-            _name_mistyped(kept, message, writing)
+    for block in writing.sayable(message, message.content, lambda _: None):
+        if isinstance(block, ToolResultBlock):
+            kept = writing.sayable(message, block.content, cannot_say)
+            _name_changes(kept, message, writing)
             notes = notes_of(block.provider_raw, NAME)
             yield restored(_natural_result(block.replace(content=kept), when, notes, writing.calls), notes)
 
@@ -460,8 +460,8 @@ def _user_parts(message: Message, when: str, writing: Writing) -> Iterator[Wire]
 
 def _with_parts(message: Message, when: str, writing: Writing) -> Iterator[tuple[Wire | None, ContentBlock]]:
     """Each block that can be said, and the part that it is by itself, if it is one."""
-    blocks = [block for block in message.content if writing.says(message, block, cannot_say(block))]
-    _name_mistyped(blocks, message, writing)
+    blocks = writing.sayable(message, message.content, cannot_say)
+    _name_changes(blocks, message, writing)
     spoken: Wire | None = None
     for block in blocks:
         notes = notes_of(getattr(block, "provider_raw", None), NAME)
@@ -479,10 +479,11 @@ def _with_parts(message: Message, when: str, writing: Writing) -> Iterator[tuple
                 yield None, block
 
 
-def _name_mistyped(blocks: Iterable[ContentBlock], message: Message, writing: Writing) -> None:
+def _name_changes(blocks: Iterable[ContentBlock], message: Message, writing: Writing) -> None:
     for block in blocks:
-        if is_mistyped(block):
-            writing.lose(message, block.type, "files are told apart by their media type; its bytes are kept")
+        reason = cannot_keep(block)
+        if reason is not None:
+            writing.lose(message, block.type, reason)
 
 
 def _natural_text_part(block: TextBlock, when: str) -> Wire:

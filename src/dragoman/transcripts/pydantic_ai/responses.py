@@ -5,6 +5,7 @@ The one rule: a call whose input cannot be used is kept as it came, and never be
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from dragoman.message import (
     ToolUseBlock,
     Usage,
 )
-from dragoman.transcripts.parts import Reading, noted, notes_of, notes_on, restored, with_notes
+from dragoman.transcripts.parts import Reading, noted, notes_of, notes_on, restored, settled, with_notes
 from dragoman.transcripts.pydantic_ai.words import (
     NAME,
     Wire,
@@ -81,12 +82,7 @@ def read_response(wire: Wire, where: str, reading: Reading) -> None:
         "conversation": text_or_none(wire.get("conversation_id")) or "",
     }
     made = with_notes(made, {name: note for name, note in notes.items() if note is not None})
-    natural = _natural_response(made, Writing())
-    reading.messages.append(with_notes(made, noted(NAME, natural, wire, **_without_dialect(notes))))
-
-
-def _without_dialect(notes: dict[str, Any]) -> dict[str, Any]:
-    return {name: note for name, note in notes.items() if name != "dialect"}
+    reading.messages.append(settled(made, _natural_response(made, Writing()), wire, NAME))
 
 
 def _said_in(wire: Wire) -> dict[str, Any]:
@@ -218,11 +214,8 @@ def _natural_response(message: Message, writing: Writing) -> Wire:
     """What we would write if nobody had noted more than how it ended and which conversation it is of."""
     metadata, notes = message.metadata, notes_on(message, NAME)
     provider = metadata.provider
-    parts = [
-        _written_part(block, provider)
-        for block in message.content
-        if writing.says(message, block, _cannot_say(block)) and _explained(block, message, writing)
-    ]
+    blocks = writing.sayable(message, message.content, _cannot_say)
+    _name_reasons(blocks, message, writing)
     finish = notes.get("finish") if notes.get("finish") != "error" else None
     told = {
         "usage": natural_usage(metadata.usage),
@@ -235,7 +228,7 @@ def _natural_response(message: Message, writing: Writing) -> Wire:
         "state": _STATES[metadata.status],
     }
     told["metadata"] = with_extra(message, _said_by(metadata, told))
-    return response_shape(parts, **told)
+    return response_shape([_written_part(block, provider) for block in blocks], **told)
 
 
 def _said_by(metadata: MessageMetadata, told: dict[str, Any]) -> list[str]:
@@ -279,13 +272,13 @@ def _cannot_say(block: ContentBlock) -> str | None:
             return "a model says no such block here"
 
 
-def _explained(block: ContentBlock, message: Message, writing: Writing) -> bool:
-    """True; that the format does not say why a call cannot be used is a loss, unless reading finds it out again."""
-    if isinstance(block, InvalidToolUseBlock):
-        found = read_arguments(block.input_text)[1] or _MARKED
-        if found != block.reason:
-            writing.lose(message, block.type, "why the call cannot be used; the call is kept")
-    return True
+def _name_reasons(blocks: Iterable[ContentBlock], message: Message, writing: Writing) -> None:
+    """That the format does not say why a call cannot be used is a loss, unless reading finds it out again."""
+    for block in blocks:
+        if isinstance(block, InvalidToolUseBlock):
+            found = read_arguments(block.input_text)[1] or _MARKED
+            if found != block.reason:
+                writing.lose(message, block.type, "why the call cannot be used; the call is kept")
 
 
 def _written_part(block: ContentBlock, provider: str | None) -> Wire:

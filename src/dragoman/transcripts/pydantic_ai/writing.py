@@ -4,7 +4,7 @@
     read_extra(wire), read_ride(wire)   what stands in somebody's metadata: of an application, and of ours
     with_extra(message, said)           the metadata again
 
-The one rule: every block that is left out goes through ``lose``.
+The one rule: what nobody can say here is lost before anything is told of what stands beside it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
-from dragoman.exchange import Loss
-from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, ToolResultBlock, ToolUseBlock
-from dragoman.transcripts.parts import KEY, carried, notes_of
+from dragoman.message import InvalidToolUseBlock, Message, Role, ToolResultBlock, ToolUseBlock
+from dragoman.transcripts.parts import KEY, KNOWN_ROLES, Losing, carried, notes_of
 from dragoman.transcripts.pydantic_ai.words import NAME, Wire
-from dragoman.value import UNSET
 
 
 class Called(NamedTuple):
@@ -26,11 +24,11 @@ class Called(NamedTuple):
     wire_id: str
 
 
-class Writing:
+class Writing(Losing):
     """Messages on their way out."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
-        self.losses: list[Loss] = []
+        super().__init__(NAME)
         self.calls: dict[str, Called] = {}
         self.instructions: str | None = None  # that were told last
         for block in (block for message in messages for block in message.content):
@@ -38,13 +36,9 @@ class Writing:
                 notes = notes_of(block.provider_raw, NAME)
                 self.calls[block.id] = Called(block.name, notes.get("id", block.id))
 
-    def lose(self, message: Message, what: str, reason: str) -> None:
-        """Name something that is left out."""
-        self.losses.append(Loss(message.session_id, message.id, what, NAME, reason))
-
-    def sayable(self, message: Message) -> Message | None:
+    def spoken(self, message: Message) -> Message | None:
         """A message, if anybody can say it here; of a tool, its results alone."""
-        if message.role not in tuple(Role):
+        if message.role not in KNOWN_ROLES:
             for lost in ("message", *(block.type for block in message.content)):
                 self.lose(message, lost, f"nobody speaks as {message.role.value!r} here")
             return None
@@ -58,16 +52,6 @@ class Writing:
             self.lose(message, "message", "a message of a tool is its result here, and it has none")
             return None
         return message if len(results) == len(message.content) else message.replace(content=results)
-
-    def says(self, message: Message, block: ContentBlock, reason: str | None) -> bool:
-        """Whether a block can be written; if there is a reason for which it cannot, that is a loss."""
-        if reason is not None:
-            self.lose(message, block.type, reason)
-            return False
-        for part in (block, getattr(block, "source", None)):
-            if getattr(part, "unknown_fields", UNSET) is not UNSET:
-                self.lose(message, block.type, "some of its fields, which a newer version of ours wrote")
-        return True
 
 
 # --- metadata --------------------------------------------------------------------------------------------------------
