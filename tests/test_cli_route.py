@@ -80,8 +80,8 @@ def test_a_decision_is_shown_with_every_slot_that_was_asked(with_policy: Home) -
     done = with_policy.run("route", "explain", "there is a bug")
     assert done.returncode == 0
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert ["rule", "chose", "anthropic:claude-opus-5-5", "matched", "rule", "'bugs'"] in lines
-    assert ["manual_sticky", "not", "applicable", "no", "sticky", "model", "set"] in lines
+    assert ["rule", "chose", "anthropic:claude-opus-5-5,", "matched", "rule", "'bugs'"] in lines
+    assert ["manual_sticky", "–", "no", "sticky", "model", "set"] in lines
     assert ["global_default", "not", "asked"] in lines
     assert ["answers", "anthropic:claude-opus-5-5"] in lines
     assert ".dragoman/routing.yaml" in done.stdout

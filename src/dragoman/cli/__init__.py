@@ -130,6 +130,7 @@ route = App(
     help="Show which model would answer, and why; check a routing policy.",
     group=MODELS,
     help_format="plaintext",
+    help_epilogue="dragoman route COMMAND --help explains a command, with examples.",
     version_flags=[],
 )
 app.command(route)

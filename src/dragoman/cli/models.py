@@ -31,13 +31,23 @@ _SKILLS: Final[dict[Skill, str]] = {
     "schema": "supports_structured_output",
     "caching": "supports_prompt_caching",
 }
+_LETTERS: Final[dict[Skill, str]] = {
+    "images": "I",
+    "documents": "D",
+    "audio": "A",
+    "video": "V",
+    "tools": "T",
+    "thinking": "R",
+    "schema": "S",
+}
+_WIDE: Final = 110  # columns, from which on there is room for words
 
 
 def models(
     part: str | None = None,
     *,
     provider: str | None = None,
-    can: tuple[Skill, ...] = (),
+    can: Annotated[tuple[Skill, ...], Parameter(negative=(), show_default=False)] = (),
     min_context: int | None = None,
     ready: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     providers: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
@@ -83,10 +93,13 @@ def models(
     if not found:
         out.print("no such model; a model without a row can be named as provider:model all the same")
         return
-    out.print(_table(found, registry, prices))
+    is_narrow = out.width < _WIDE
+    out.print(_table(found, registry, prices, is_narrow=is_narrow))
     ready_here = sum(registry.is_configured(model) for model in found)
     told = f"\n{counted(len(found), 'model')}, {ready_here} of them can be called from here (●). "
     told += "Prices are US dollars for a million tokens. Any other model can be named as provider:model."
+    if is_narrow:
+        told += f" {', '.join(f'{letter} {skill}' for skill, letter in _LETTERS.items())}."
     out.print(told, style="dim")
 
 
@@ -125,7 +138,7 @@ def _described(model: Model, registry: Registry, prices: PriceTable) -> dict[str
     }
 
 
-def _table(found: Sequence[Model], registry: Registry, prices: PriceTable) -> Table:
+def _table(found: Sequence[Model], registry: Registry, prices: PriceTable, *, is_narrow: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("")
     table.add_column("model", overflow="fold")
@@ -145,14 +158,17 @@ def _table(found: Sequence[Model], registry: Registry, prices: PriceTable) -> Ta
             safe_line(", ".join(registry.aliases_of(model.id))),
             _tokens(model.capabilities.max_context_tokens),
             *amounts,
-            Text(_can(model.capabilities), "dim"),
+            Text(_can(model.capabilities, is_narrow=is_narrow), "dim"),
         )
     return table
 
 
-def _can(capabilities: AdapterCapabilities) -> str:
-    """What a model can do beyond words."""
-    return " ".join(skill for skill, name in _SKILLS.items() if getattr(capabilities, name) and skill != "caching")
+def _can(capabilities: AdapterCapabilities, *, is_narrow: bool) -> str:
+    """What a model can do beyond words; where there is little room, a letter for each."""
+    able = {skill: getattr(capabilities, _SKILLS[skill]) for skill in _LETTERS}
+    if is_narrow:
+        return "".join(_LETTERS[skill] if can else "·" for skill, can in able.items())
+    return " ".join(skill for skill, can in able.items() if can)
 
 
 def _amount(rate: Decimal) -> str:

@@ -8,9 +8,10 @@ import sys
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -34,11 +35,12 @@ from dragoman.message import (
 )
 from dragoman.policyfile import IN_WORKSPACE, PolicyFile, PolicyRead, policy_from_file
 from dragoman.pricing import receipt
-from dragoman.routing import SLOTS, Decision, Registry, TurnFacts, decide, facts_of
+from dragoman.routing import SLOTS, ChainEntry, Decision, Registry, TurnFacts, decide, facts_of
 from dragoman.settings import Settings
 from dragoman.store import Session
 from dragoman.turn import default_model, registry_of
 
+_LEAST_SHOWN: Final = Decimal("0.000001")
 _STYLES: Final = {"chose": "bold green", "rejected": "red", "not_applicable": "dim"}
 
 
@@ -47,7 +49,7 @@ async def explain(
     *,
     model: str | None = None,
     session: str | None = None,
-    image: tuple[Path, ...] = (),
+    image: Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)] = (),
     workspace: Path | None = None,
     policy: Path | None = None,
     tier: Literal["fast", "balanced", "deep"] | None = None,
@@ -227,29 +229,29 @@ def _document(decision: Decision, read: PolicyRead, cost: Decimal | None) -> dic
 
 def _print(out: Console, decision: Decision, read: PolicyRead, cost: Decimal | None) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("slot", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("model", overflow="fold")
-    table.add_column("why", overflow="fold")
+    for name in ("slot", "verdict"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("who and why", overflow="fold")
     for entry in decision.chain:
-        why = entry.reason if entry.validation_failure is None else f"{entry.reason}: {entry.validation_failure}"
-        style = _STYLES[entry.verdict]
         quiet = "dim" if entry.verdict == "not_applicable" else ""
-        table.add_row(
-            Text(entry.policy, quiet),
-            Text(entry.verdict.replace("_", " "), style),
-            safe_line(entry.candidate_model or ""),
-            Text(safe_line(why), quiet),
-        )
+        verdict = Text("–" if quiet else entry.verdict, _STYLES[entry.verdict])
+        table.add_row(Text(entry.policy, quiet), verdict, Text(safe_line(_why(entry)), quiet))
         for other in entry.pattern_alternatives or ():
-            told = f"score {other.score:.3f} on {counted(other.sample_size, 'sample')}"
-            table.add_row("", "", Text(safe_line(other.model), "dim"), Text(told, "dim"))
+            told = f"{other.model}  score {other.score:.3f} on {counted(other.sample_size, 'sample')}"
+            table.add_row("", "", Text(safe_line(told), "dim"))
     for slot in SLOTS[len(decision.chain) :]:
-        table.add_row(Text(slot, "dim"), Text("not asked", "dim"), "", "")
+        table.add_row(Text(slot, "dim"), Text("not asked", "dim"), "")
     out.print(table)
     out.print()
     _print_outcome(out, decision, cost)
     _print_policy(out, read)
+
+
+def _why(entry: ChainEntry) -> str:
+    if entry.candidate_model is None:
+        return entry.reason
+    told = f"{entry.candidate_model}, {entry.reason}"
+    return told if entry.validation_failure is None else f"{told}: {entry.validation_failure}"
 
 
 def _print_outcome(out: Console, decision: Decision, cost: Decimal | None) -> None:
@@ -259,9 +261,16 @@ def _print_outcome(out: Console, decision: Decision, cost: Decimal | None) -> No
         out.print(Text("refused  ", "red").append(f"{safe_line(str(refusal))} [{refusal.code}]", ""), soft_wrap=True)
         out.print(f"prompt   {tokens}")
         return
-    price = "a price that is not known" if cost is None else "nothing" if cost == 0 else dollars(cost)
     out.print(Text("answers  ").append(safe_line(decision.chosen_model), "bold"), soft_wrap=True)
-    out.print(f"prompt   {tokens}, for {price}")
+    out.print(f"prompt   {tokens}, for {_price(cost)}")
+
+
+def _price(cost: Decimal | None) -> str:
+    if cost is None:
+        return "a price that is not known"
+    if cost == 0:
+        return "nothing"
+    return dollars(cost) if cost >= _LEAST_SHOWN else f"less than {dollars(_LEAST_SHOWN)}"
 
 
 def _print_policy(out: Console, read: PolicyRead) -> None:
