@@ -1,10 +1,10 @@
-r"""The model that a message names for itself: ``@sonnet what is this?``
+"""The model that a message names for itself: ``@sonnet what is this?``
 
     read_override(content, registry, …) -> Override(model, content)
 
 A message whose first text begins with ``@``, a name and a space is for the model of that name, and the name is taken
-off. ``\@`` at the beginning is an ``@`` that is meant as such. Anywhere else an ``@`` is just a character. The one
-rule: a name that nobody has is an error before anything begins; it is never sent to a model as text.
+off. A backslash before the ``@`` says that no model is meant, and is taken off. Anywhere else an ``@`` is just a
+character. The one rule: a name that nobody has is an error before anything begins; it is never sent to a model as text.
 """
 
 from __future__ import annotations
