@@ -1,0 +1,167 @@
+"""What a turn costs, to the last digit: from the provider's usage to the message, the turn's end and the totals.
+
+Each row of the table was computed by hand: tokens × dollars per million ÷ 1,000,000, bucket by bucket.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman import settings
+from dragoman.client import Retries
+from dragoman.message import Usage
+from dragoman.pricing import prices_from
+from dragoman.store import open_store
+from dragoman.turn import Agent
+from dragoman.turn.agent import UNPRICED
+from tests.servers.faulty import Faulty, answer
+
+PRICES = prices_from(
+    {
+        "pricing_version": "by-hand",
+        "models": {
+            "claude:model": {
+                "input_per_mtok_usd": "3",
+                "output_per_mtok_usd": "15",
+                "cached_read_per_mtok_usd": "0.30",
+                "cache_write_per_mtok_usd": "3.75",
+                "cache_write_1h_per_mtok_usd": "6",
+            },
+            "gpt:model": [
+                {
+                    "input_per_mtok_usd": "1.25",
+                    "output_per_mtok_usd": "10",
+                    "cached_read_per_mtok_usd": "0.125",
+                    "reasoning_per_mtok_usd": "12",
+                },
+                {
+                    "input_per_mtok_usd": "2.50",
+                    "output_per_mtok_usd": "20",
+                    "cached_read_per_mtok_usd": "0.25",
+                    "service_tier": "priority",
+                },
+            ],
+            "free:model": {"input_per_mtok_usd": "0", "output_per_mtok_usd": "0"},
+        },
+    }
+)
+_SETTINGS = """
+[providers.claude]
+dialect = "anthropic"
+base_url = "{address}"
+[providers.gpt]
+dialect = "openai_chat"
+base_url = "{address}"
+[providers.free]
+dialect = "openai_chat"
+base_url = "{address}"
+[providers.odd]
+dialect = "openai_chat"
+base_url = "{address}"
+[models."claude:model"]
+max_context_tokens = 100000
+[models."gpt:model"]
+max_context_tokens = 100000
+[models."free:model"]
+max_context_tokens = 100000
+[models."odd:model"]
+max_context_tokens = 100000
+"""
+
+
+def claude(**usage: Any) -> dict[str, Any]:
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "model",
+        "content": [{"type": "text", "text": "Yes."}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": usage,
+    }
+
+
+def gpt(tier: str | None = None, **usage: Any) -> dict[str, Any]:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop"}
+    told = {"id": "c", "object": "chat.completion", "created": 1, "model": "model", "choices": [choice]}
+    return {**told, "usage": usage, **({"service_tier": tier} if tier else {})}
+
+
+TABLE = [
+    # 1,000 × 3 + 200 × 15 = 3,000 + 3,000 → 6,000 / 10⁶
+    ("claude", claude(input_tokens=1_000, output_tokens=200), "0.006"),
+    # 10 × 3 + 5,000 × 0.30 + 7 × 15 = 30 + 1,500 + 105 → 1,635 / 10⁶
+    ("claude", claude(input_tokens=10, cache_read_input_tokens=5_000, output_tokens=7), "0.001635"),
+    # 1 × 3 + 300 × 3.75 + 100 × 6 + 1 × 15 = 3 + 1,125 + 600 + 15 → 1,743 / 10⁶
+    (
+        "claude",
+        claude(
+            input_tokens=1,
+            cache_creation_input_tokens=400,
+            cache_creation={"ephemeral_5m_input_tokens": 300, "ephemeral_1h_input_tokens": 100},
+            output_tokens=1,
+        ),
+        "0.001743",
+    ),
+    # (900 - 600) × 1.25 + 600 × 0.125 + (80 - 50) × 10 + 50 × 12 = 375 + 75 + 300 + 600 → 1,350 / 10⁶
+    (
+        "gpt",
+        gpt(
+            prompt_tokens=900,
+            completion_tokens=80,
+            total_tokens=980,
+            prompt_tokens_details={"cached_tokens": 600},
+            completion_tokens_details={"reasoning_tokens": 50},
+        ),
+        "0.00135",
+    ),
+    # 7 × 2.50 + 3 × 20 = 17.5 + 60 → 77.5 / 10⁶
+    ("gpt", gpt("priority", prompt_tokens=7, completion_tokens=3, total_tokens=10), "0.0000775"),
+    ("free", gpt(prompt_tokens=123_456, completion_tokens=7_890, total_tokens=131_346), "0"),
+]
+
+
+@pytest.mark.parametrize(("provider", "body", "dollars"), TABLE)
+async def test_a_turn_costs_what_was_computed_by_hand(
+    provider: str, body: dict[str, Any], dollars: str, tmp_path: Path
+) -> None:
+    usage, spent, total = await charged(provider, body, tmp_path)
+    assert (str(usage.cost_usd), usage.pricing_version, usage.estimated) == (dollars, "by-hand", False)
+    assert spent == total == Decimal(dollars)
+
+
+async def test_a_model_without_a_price_costs_nothing_and_says_so(tmp_path: Path) -> None:
+    usage, spent, total = await charged("odd", gpt(prompt_tokens=1, completion_tokens=1, total_tokens=2), tmp_path)
+    assert (usage.pricing_version, spent, total) == (UNPRICED, 0, 0)
+
+
+async def test_an_answer_without_usage_is_estimated_and_says_so(tmp_path: Path) -> None:
+    body = claude()
+    del body["usage"]
+    usage, _, _ = await charged("claude", body, tmp_path)
+    assert usage.estimated
+    assert usage.input_tokens > 0
+
+
+async def charged(provider: str, body: dict[str, Any], folder: Path) -> tuple[Usage, Decimal, Decimal]:
+    """What the message, the end of the turn and the store's totals say."""
+    async with Faulty([answer(msgspec.json.encode(body))]) as server, open_store("memory:") as store:
+        file = folder / "config.toml"
+        file.write_text(_SETTINGS.format(address=server.address))
+        file.chmod(0o600)
+        found = settings.load(environment={}, file=file, keyring=lambda _: None)
+        retries = Retries(max_retries=0)
+        async with Agent(store, settings=found, prices=PRICES, streamed=False, retries=retries) as agent:
+            session = await store.create_session()
+            ended = await agent.ask(session.id, "Is it so?", model=f"{provider}:model")
+            assert ended.fault is None
+            (row,) = await store.tail(session.id, 1)
+            assert row.message.metadata.usage is not None
+            (totals,) = await store.totals("session")
+            return row.message.metadata.usage, ended.cost_usd, totals.cost_usd

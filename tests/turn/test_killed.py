@@ -1,0 +1,92 @@
+"""A process that is killed in the middle of an answer: what had been flushed is there, and the next turn works."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from dragoman import settings
+from dragoman.client import Retries
+from dragoman.message import MessageStatus, TextBlock
+from dragoman.rules import check
+from dragoman.store import open_store
+from dragoman.turn import Agent
+from tests.servers.faulty import Answer, Asked, Faulty, chunk, head, stream
+from tests.store.faults.conftest import times
+
+_SETTINGS = """
+default_model = "fake:model"
+[providers.fake]
+dialect = "ollama"
+base_url = "{address}"
+[models."fake:model"]
+max_context_tokens = 100000
+"""
+_WORD = "once upon a time there was a word, "
+_WORDS = 600  # about 20 KiB
+_EVERY_S = 0.01
+
+
+def _line(text: str, *, is_done: bool = False) -> bytes:
+    told = {"model": "m", "created_at": "2026-01-01T00:00:00Z", "message": {"role": "assistant", "content": text}}
+    return msgspec.json.encode({**told, "done": is_done, **({"done_reason": "stop"} if is_done else {})}) + b"\n"
+
+
+def _story(asked: Asked) -> Answer:
+    if "Go on" in asked.body.decode():
+        return stream([_line("The end.", is_done=True)], content_type="application/x-ndjson")
+    pieces = [piece for _ in range(_WORDS) for piece in (chunk(_line(_WORD)), _EVERY_S)]
+    return [head(200, **{"content-type": "application/x-ndjson", "transfer-encoding": "chunked"}), *pieces]
+
+
+async def test_a_turn_that_was_killed_keeps_what_was_flushed_and_the_next_one_works(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    url = f"sqlite:///{tmp_path / 'talk.db'}"
+    async with Faulty(_story) as server, open_store(url) as store:
+        file = tmp_path / "config.toml"
+        file.write_text(_SETTINGS.format(address=server.address))
+        file.chmod(0o600)
+        found = settings.load(environment={}, file=file, keyring=lambda _: None)
+        for _ in range(times(3, 50)):
+            session = await store.create_session()
+            heard = await _killed(url, file, session.id, after_characters=chance.randrange(1, 18_000))
+            rows = await store.read(session.id)
+            assert rows[1].message.metadata.status is MessageStatus.PARTIAL
+            stored = sum(len(block.text) for block in rows[1].message.content if isinstance(block, TextBlock))
+            assert stored >= min(heard - 8 * 1024, heard - int(len(_WORD) * 1.5 / _EVERY_S))
+            await _expired(store, session.id)
+            async with Agent(store, settings=found, retries=Retries(max_retries=0)) as agent:
+                ended = await agent.ask(session.id, "Go on")
+            assert ended.fault is None
+            kept = [row.message async for row in store.history(session.id)]
+            assert [message.metadata.status.value for message in kept] == ["complete", "error", "complete", "complete"]
+            assert kept[1].metadata.extra == {"interrupted": True}
+            assert check(kept) == ()
+
+
+async def _killed(url: str, file: Path, session_id: str, after_characters: int) -> int:
+    """Run a turn in another process, kill it when so much has been told; how much it was."""
+    command = [sys.executable, "-m", "tests.turn.doomed", url, str(file), session_id]
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    heard = 0
+    while heard < after_characters and (line := await process.stdout.readline()):
+        heard += int(line)
+    process.kill()
+    rest = await process.stdout.read()
+    await process.wait()
+    return heard + sum(map(int, rest.split()))
+
+
+async def _expired(store: object, session_id: str) -> None:
+    """A lease ends by itself half a minute after its owner has died; here, at once."""
+
+    def forget() -> object:
+        return (yield "UPDATE leases SET expires_at = 0 WHERE session_id = ?", (session_id,))
+
+    await store._write(forget())  # type: ignore[attr-defined]
