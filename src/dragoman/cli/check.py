@@ -170,7 +170,7 @@ def _looked_through(
     with (
         converting.opened(file, source_format, max_line_mb=max_line_mb) as source,
         to.opened() if to is not None else contextlib.nullcontext() as out,
-        _stream(out, source) as stream,
+        _stream(out, source, to) as stream,
     ):
         report.format, report.why = source.format, source.why
         for conversation, request in converting.read_all(source):
@@ -191,11 +191,11 @@ class _Nowhere:
 
 
 @contextlib.contextmanager
-def _stream(out: IO[bytes] | None, source: Source) -> Iterator[Any]:
-    """Where repaired conversations go: lines, or a document if that is what they came from."""
-    if out is None:
+def _stream(out: IO[bytes] | None, source: Source, to: Target | None) -> Iterator[Any]:
+    """Where repaired conversations go: lines, or a document if that is what they came from, and what is asked for."""
+    if out is None or to is None:
         yield _Nowhere()
-    elif source.unit == "line":
+    elif source.unit == "line" or ".jsonl" in to.path.suffixes:
         yield out
     else:
         document = DocumentStream(out, is_list=source.unit == "item")

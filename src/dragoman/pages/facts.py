@@ -29,6 +29,7 @@ from dragoman.message import (
 
 _CONTROLS: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SHORT: Final = 80  # characters
 _UNITS: Final = ("B", "kB", "MB", "GB")
 
 
@@ -124,5 +125,7 @@ def moment(when: datetime) -> str:
 
 
 def json_of(value: object) -> str:
-    """JSON for people."""
-    return plain(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    """JSON for people: on one line if it is short."""
+    data = msgspec.json.encode(value)
+    short = msgspec.json.format(data, indent=0)
+    return plain((short if len(short) <= _SHORT else msgspec.json.format(data, indent=2)).decode())

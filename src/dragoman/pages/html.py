@@ -125,9 +125,10 @@ def _lines(text: str, what: str) -> str:
 
 
 def _folded(what: str, body: str, text: str, kind: str = "") -> str:
-    first = plain(text).strip()[:90].split("\n")[0]
+    first, _, more = plain(text).strip().partition("\n")
+    first = f"{first[:90]}…" if more or len(first) > 90 else first
     count = f"{text.count(chr(10)) + 1:,} lines" if "\n" in text.strip() else f"{len(text):,} characters"
-    summary = f"<b>{_text(what)}</b> <i>{escape(first)}…</i> <small>{count}</small>"
+    summary = f"<b>{_text(what)}</b> <i>{escape(first)}</i> <small>{count}</small>"
     return f'<details class="{kind}"><summary>{summary}</summary>{body}</details>'
 
 

@@ -1,0 +1,187 @@
+"""Pages: a conversation as people read it; and whatever stands in it, nothing of it is obeyed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman import pages
+from dragoman.cli.tour import example_conversation
+from dragoman.message import (
+    ContentBlock,
+    ImageBlock,
+    ImageSource,
+    InvalidToolUseBlock,
+    Message,
+    MessageMetadata,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from tests import strategies
+
+NOON = datetime(2026, 4, 28, 12, tzinfo=UTC)
+HARMFUL = (
+    "<script>alert(1)</script>",
+    '<img src=x onerror="alert(1)">',
+    "[a](javascript:alert(1))",
+    "[a](JaVaScRiPt:alert(1) 'x')",
+    "[a](data:text/html;base64,PHNjcmlwdD4=)",
+    "![a](https://elsewhere.example/picture.png)",
+    '<https://elsewhere.example/>\n\n```html" onload=alert(1)\n</code></pre><script>\n```',
+    "</article></main><iframe src=//elsewhere.example>",
+    '"><svg onload=alert(1)>',
+    "&lt;script&gt; \x00 \x1b[31m \u202e",
+)
+TAGS = set(
+    [
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "main",
+        "header",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "p",
+        "span",
+        "article",
+        "div",
+        "b",
+        "i",
+        "small",
+        "details",
+        "summary",
+        "pre",
+        "code",
+        "a",
+        "img",
+        "audio",
+        "video",
+        "ul",
+        "ol",
+        "li",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "blockquote",
+        "em",
+        "strong",
+        "s",
+        "hr",
+        "br",
+    ]
+)
+
+
+class Page(HTMLParser):
+    """Every tag and attribute of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def message(*blocks: ContentBlock, role: Role = Role.ASSISTANT, **about: Any) -> Message:
+    return Message("m", "sess_1", role, blocks, MessageMetadata(**about), NOON)
+
+
+def html(*messages: Message) -> str:
+    data = pages.begin("html", "A page") + pages.conversation("html", messages) + pages.end("html")
+    return data.decode()
+
+
+def is_harmless(page: Page) -> bool:
+    loaded = [value for tag, name, value in page.attributes if name in ("src", "srcset", "data", "action", "style")]
+    links = [value for _, name, value in page.attributes if name == "href"]
+    return (
+        set(page.tags) <= TAGS
+        and not any(name.startswith("on") for _, name, _ in page.attributes)
+        and all(value.startswith(("data:image/", "data:audio/", "data:video/")) for value in loaded)
+        and all(value.lower().startswith(("http://", "https://", "mailto:", "#")) for value in links)
+    )
+
+
+@pytest.mark.parametrize("text", HARMFUL)
+def test_nothing_that_stands_in_a_conversation_is_obeyed_by_the_page(text: str) -> None:
+    page = html(
+        message(TextBlock(text), ThinkingBlock(text), ToolUseBlock("tu_1", text, {text: text})),
+        message(InvalidToolUseBlock("tu_2", text, text, text)),
+        message(ToolResultBlock("tu_1", (TextBlock(text),)), role=Role.TOOL),
+        message(ImageBlock(ImageSource("base64", text), text), ImageBlock(ImageSource("url", text), "image/png")),
+        message(TextBlock(text), role=Role.unknown(text), model=text),
+    )
+    assert is_harmless(Page(page)), page
+
+
+@given(st.lists(strategies.messages, max_size=3))
+def test_every_conversation_becomes_a_page_of_either_kind(messages: list[Message]) -> None:
+    assert is_harmless(Page(html(*messages)))
+    assert pages.conversation("markdown", messages).decode().startswith("# ")
+
+
+def test_the_page_fetches_nothing_and_forbids_scripts_to_itself() -> None:
+    page = Page(html(*example_conversation()))
+    (policy,) = [value for _, name, value in page.attributes if value.startswith("default-src")]
+    assert policy.startswith("default-src 'none';")
+    assert "script-src" not in policy
+    assert [tag for tag in page.tags if tag in ("script", "link", "iframe")] == []
+
+
+def test_a_page_says_who_spoke_what_was_called_what_came_of_it_and_what_it_cost() -> None:
+    page = html(*example_conversation())
+    words = " ".join(Page(page).words)
+    for said in ("user", "assistant", "Summarize README.md", "→ read_file", "Project Foo", "$0.001308", "4 messages"):
+        assert said in words
+    assert page.count("<article") == 3  # the result stands with its call
+    assert page.index("→ read_file") < page.index("Project Foo") < page.index("The README describes")
+    assert '<details class="thinking">' in page
+
+
+def test_words_are_rendered_and_pictures_are_in_the_page() -> None:
+    picture = ImageBlock(ImageSource("base64", "iVBORw0KGgo="), "image/png")
+    page = html(message(TextBlock("**bold** and\n\n- a list"), picture, role=Role.USER))
+    assert "<strong>bold</strong>" in page
+    assert "<li>a list</li>" in page
+    assert 'src="data:image/png;base64,iVBORw0KGgo="' in page
+    elsewhere = html(message(ImageBlock(ImageSource("url", "https://elsewhere.example/a.png"), "image/png")))
+    assert "<img" not in elsewhere
+    assert "https://elsewhere.example/a.png" in elsewhere
+
+
+def test_long_results_are_folded() -> None:
+    long = message(ToolResultBlock("tu_1", (TextBlock("line\n" * 40),)), role=Role.TOOL)
+    assert "<details" in html(long)
+    assert "<details" not in html(message(ToolResultBlock("tu_1", (TextBlock("line"),)), role=Role.TOOL))
+
+
+def test_nothing_inside_closes_a_fence_of_the_markdown_page() -> None:
+    said = pages.conversation("markdown", [message(ToolUseBlock("tu_1", "look", {"at": "```\n# not a heading"}))])
+    assert b"````json\n" in said
+    assert b"\n````\n" in said
