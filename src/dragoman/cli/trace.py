@@ -178,6 +178,10 @@ def told(event: TraceEvent) -> str:
             return " · ".join(
                 (said["stop_reason"], *calls, _money(said["total_cost_usd"]), _time(said["wall_time_seconds"]))
             )
+        case "turn.cancelled":
+            return str(said["reason"])
+        case "turn.failed":
+            return " · ".join(_some(said["error_code"], said["error_message_redacted"]))
         case "route.decided":
             chain = said["chain"]
             chose = chain[said["winner_index"]] if 0 <= said["winner_index"] < len(chain) else {"policy": "none"}
@@ -193,6 +197,10 @@ def told(event: TraceEvent) -> str:
             return " · ".join(_some(said["error_class"], message, _time(said["latency_ms"] / 1000)))
         case "tool.called":
             return f"{said['tool_name']} · {said['side_effects']}"
+        case "tool.confirmation_requested":
+            return " · ".join(_some(said["tool_name"], said.get("command_summary") or said["input_summary"]))
+        case "tool.confirmation_resolved":
+            return " · ".join(_some(said["decision"], said.get("scope") or ""))
         case "tool.completed":
             ended = "" if said["success"] else "without success"
             did = said.get("command_executed") or ", ".join(said.get("files_modified") or ())

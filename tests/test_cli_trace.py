@@ -1,0 +1,279 @@
+"""Cost, other prices, the trace and evaluations on the command line, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.bus import Bus
+from dragoman.bus.trace import TraceWriter
+from dragoman.cli.tour import example_conversation
+from dragoman.message import Message, Usage
+from dragoman.store import Evaluation, Store
+from tests.bus.test_otel import play
+from tests.store.talk import answered, said
+from tests.test_cli import COMMAND
+from tests.test_cli_store import document, failed, kept, run
+
+
+def usage(cost: str, tokens: int = 1_000_000) -> Usage:
+    return Usage(input_tokens=tokens, output_tokens=0, cost_usd=Decimal(cost), pricing_version="then", latency_ms=1_500)
+
+
+def at(day: int, message: Message) -> Message:
+    return message.replace(created_at=datetime(2026, 11, day, 12, tzinfo=UTC))
+
+
+SONNET = {"model": "anthropic:claude-sonnet-4-6", "provider": "anthropic"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A store in which two people spent something on three days."""
+    path = tmp_path / "store.db"
+
+    async def fill(store: Store) -> None:
+        await store.create_session("sess_1", user_id="ada", team_id="blue")
+        await store.append(
+            "sess_1",
+            [
+                at(1, said("fix cart.py")),
+                at(1, answered("Done", **SONNET, usage=usage("3"), user_id="ada", run_id="turn_1")),
+                at(4, answered("And more", **SONNET, usage=usage("1.5", 500_000), user_id="ada", run_id="turn_1")),
+            ],
+        )
+        await store.create_session("sess_2", user_id="grace")
+        other = {"model": "nobody:knows", "provider": "nobody", "user_id": "grace", "team_id": "blue"}
+        await store.append("sess_2", [at(2, said("x")), at(2, answered("y", **other, usage=usage("0.25")))])
+
+    kept(path, fill)
+    return path
+
+
+# --- cost ------------------------------------------------------------------------------------------------------------
+
+
+def test_cost_is_added_up_and_drawn_day_by_day(file: Path) -> None:
+    done = run("cost", store=file, env={"COLUMNS": "80"})
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "$4.75 for 3 replies · 2,500,000 tokens in, 0 out"
+    assert [line.split()[0] for line in lines[2:6]] == ["model", SONNET["model"], "nobody:knows", "total"]
+    days = lines[7:]
+    assert [day[:15] for day in days] == [
+        "Sun 2026-11-01",
+        "Mon 2026-11-02",
+        "Tue 2026-11-03",
+        "Wed 2026-11-04",
+    ] or days
+    assert [day.split()[-1] for day in days] == ["$3.00", "$0.25", "·", "$1.50"]
+    assert days[0].count("█") > days[3].count("█") > days[1].count("█") > 0
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("options", "total", "groups"),
+    [
+        (("--by", "user"), "4.75", ["ada", "grace"]),
+        (("--by", "session"), "4.75", ["sess_1", "sess_2"]),
+        (("--by", "team"), "4.75", [None, "blue"]),
+        (("--by", "day", "--since", "2026-11-02"), "1.75", ["2026-11-02", "2026-11-04"]),
+        (("--until", "2026-11-02"), "3", [SONNET["model"]]),
+        (("--user", "grace"), "0.25", ["nobody:knows"]),
+        (("--session", "sess_1", "--model", "nobody:knows"), "0", []),
+    ],
+)
+def test_cost_can_be_asked_for_by_program(file: Path, options: tuple[str, ...], total: str, groups: list[Any]) -> None:
+    found = document("cost", *options, store=file)
+    assert Decimal(found["total_usd"]) == Decimal(total)
+    assert sorted((one["group"] for one in found["totals"]), key=lambda name: name or "") == groups
+
+
+def test_nothing_costs_nothing(tmp_path: Path) -> None:
+    kept(tmp_path / "store.db", lambda store: store.create_session())
+    assert run("cost", store=tmp_path / "store.db").stdout == "nothing was consumed\n"
+    assert run("reprice", store=tmp_path / "store.db").stdout == "nothing was consumed\n"
+
+
+# --- reprice ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def prices(tmp_path: Path) -> Path:
+    path = tmp_path / "prices.json"
+    rates = {"input_per_mtok_usd": 2, "output_per_mtok_usd": 20}
+    later = {**rates, "input_per_mtok_usd": 8, "effective_from": "2026-11-03"}
+    path.write_text(json.dumps({"pricing_version": "now", "models": {SONNET["model"]: [rates, later]}}))
+    return path
+
+
+def test_reprice_shows_the_difference_and_writes_nothing(file: Path, prices: Path) -> None:
+    before = document("cost", store=file)
+    done = run("reprice", "--prices", prices, store=file)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line}
+    assert rows[SONNET["model"]] == ["2", "$4.50", "$6.00", "+$1.50"]  # 2 on the first day, 4 on the fourth
+    assert rows["nobody:knows"] == ["1", "$0.25", "$0.25", "$0.00"]
+    assert rows["total"] == ["3", "$4.75", "$6.25", "+$1.50"]
+    assert "1 reply without a price under these stay as they were" in done.stdout
+    assert "against then" in done.stdout
+    assert document("cost", store=file) == before
+
+
+def test_reprice_keeps_the_new_amounts_beside_the_old_ones(file: Path, prices: Path) -> None:
+    before = document("cost", store=file)
+    found = document("reprice", "--prices", prices, "--keep", store=file)
+    version = found["prices_version"]
+    assert version.endswith("+now")
+    assert found["was"] == ["then"]
+    assert document("cost", store=file) == before
+    after = document("cost", "--prices-version", version, store=file)
+    assert Decimal(after["total_usd"]) == Decimal("6.25")
+    assert f"under the prices {version}" in run("cost", "--prices-version", version, store=file).stdout
+    (first, *_) = document("show", "sess_1", store=file)["messages"][1:]
+    assert first["message"]["metadata"]["usage"]["cost_usd"] == "3"
+    assert "nothing was repriced under 'x'" in failed(run("cost", "--prices-version", "x", store=file), "invalid_input")
+
+
+def test_reprice_can_be_narrowed(file: Path, prices: Path) -> None:
+    (only,) = document("reprice", "--prices", prices, "--since", "2026-11-03", store=file)["models"]
+    assert (only["calls"], Decimal(only["was_usd"]), Decimal(only["would_be_usd"])) == (1, Decimal("1.5"), Decimal(4))
+    assert document("reprice", "--prices", prices, "--session", "sess_2", store=file)["models"][0]["without_price"] == 1
+
+
+# --- trace -----------------------------------------------------------------------------------------------------------
+
+
+async def traced(store: Store) -> None:
+    async with Bus(strict=True) as bus:
+        TraceWriter(store).listen(bus)
+        play(bus.scope("sess_1", "turn_1"))
+
+
+def test_a_trace_is_a_tree_of_causes(file: Path) -> None:
+    kept(file, traced)
+    done = run("trace", "sess_1", store=file)
+    assert (done.returncode, done.stderr) == (0, "")
+    head, blank, turn, *events = done.stdout.splitlines()
+    assert (head, blank) == ("sess_1  9 events", "")
+    assert turn.endswith("  turn turn_1")
+    shown = [event[13:] for event in events]
+    assert [(len(event) - len(event.lstrip()), event.split()[0]) for event in shown] == [
+        (0, "turn.started"),
+        (2, "route.decided"),
+        (2, "llm.call_started"),
+        (4, "llm.call_completed"),
+        (6, "tool.called"),
+        (8, "tool.completed"),
+        (2, "llm.call_started"),
+        (4, "llm.call_completed"),
+        (2, "turn.completed"),
+    ]
+    assert "103→20 tokens · $0.0013 · 12 ms · tool_use" in done.stdout
+    assert "hunter2" not in done.stdout
+
+
+def test_a_trace_can_be_narrowed_and_read_by_program(file: Path) -> None:
+    kept(file, traced)
+    found = document("trace", "sess_1", "--type", "tool.called", "--type", "tool.completed", store=file)
+    assert [event["type"] for event in found["events"]] == ["tool.called", "tool.completed"]
+    assert found["events"][1]["parent_event_id"] == found["events"][0]["id"]
+    newest = document("trace", "sess_1", "--limit", "1", store=file)["events"]
+    assert [event["type"] for event in newest] == ["turn.completed"]
+    assert document("trace", "sess_1", "--turn", "turn_2", store=file)["events"] == []
+    (registered,) = document("trace", "system", store=file)["events"]
+    assert registered["type"] == "bus.subscriber_registered"
+    failed(run("trace", "sess_9", store=file), "session_not_found")
+
+
+def test_a_trace_can_be_followed(file: Path) -> None:
+    environment = {**os.environ, "DRAGOMAN_STORE": str(file), "PYTHONUTF8": "1"}
+    with subprocess.Popen(
+        [COMMAND, "trace", "sess_1", "--follow", "--json"], env=environment, stdout=subprocess.PIPE, encoding="utf-8"
+    ) as following:
+        assert following.stdout is not None
+        kept(file, traced)
+        types = [json.loads(following.stdout.readline())["type"] for _ in range(9)]
+        following.send_signal(signal.SIGINT)
+        assert following.wait(30) == 130
+    assert (types[0], types[-1]) == ("turn.started", "turn.completed")
+
+
+def test_control_characters_in_an_event_are_shown_and_not_obeyed(file: Path) -> None:
+    async def loud(store: Store) -> None:
+        async with Bus(strict=True) as bus:
+            TraceWriter(store).listen(bus)
+            bus.emit("skill.loaded", {"skill_name": "\x1b[2J\nx"}, session_id="sess_1")
+
+    kept(file, loud)
+    done = run("trace", "sess_1", store=file)
+    assert "\x1b" not in done.stdout
+    assert "skill_name=␛[2J x" in done.stdout
+
+
+# --- evaluate --------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_turn_can_be_judged_and_routing_learns_from_it(file: Path) -> None:
+    made = document("evaluate", "sess_1", "--score", "0.8", "--notes", "my password=hunter2", store=file)
+    assert (made["score"], made["evaluator"], made["turn_id"], made["model"]) == (
+        0.8,
+        "user",
+        "turn_1",
+        SONNET["model"],
+    )
+    assert (Decimal(made["cost_usd"]), made["duration_ms"]) == (Decimal("4.5"), 3_000)
+    assert made["notes"] == "my password=[redacted:password]"
+    done = run("evaluate", "sess_1", "--no-success", store=file)
+    assert done.stdout.startswith("recorded not good enough  evl_")
+
+    async def learned(store: Store) -> tuple[list[Evaluation], list[Any]]:
+        return await store.evaluations("sess_1"), await store.pattern_samples()
+
+    found, samples = kept(file, learned)
+    assert [one.success for one in found] == [False, None]
+    (sample,) = samples
+    assert (sample.primary_model, sample.success, sample.cost_usd) == (SONNET["model"], 0.0, Decimal("4.5"))
+    assert sample.fingerprint.intent_tags == ("fix",)
+    assert sample.fingerprint.file_extensions == (".py",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("sess_1",), "invalid_input"),
+        (("sess_1", "--score", "1.5"), "usage"),
+        (("sess_9", "--score", "1"), "session_not_found"),
+        (("sess_empty", "--score", "1"), "invalid_input"),
+        (("sess_asked", "--score", "1"), "invalid_input"),
+    ],
+)
+def test_what_cannot_be_judged_is_one_line(file: Path, arguments: tuple[str, ...], code: str) -> None:
+    async def more(store: Store) -> None:
+        await store.create_session("sess_empty")
+        await store.create_session("sess_asked")
+        await store.append("sess_asked", said("Anybody?"))
+
+    kept(file, more)
+    failed(run("evaluate", *arguments, store=file), code)
+
+
+def test_the_example_conversation_can_be_judged(tmp_path: Path) -> None:
+    messages = example_conversation()
+
+    async def fill(store: Store) -> None:
+        await store.create_session(messages[0].session_id)
+        await store.append(messages[0].session_id, messages)
+
+    kept(tmp_path / "store.db", fill)
+    made = document("evaluate", "last", "--success", store=tmp_path / "store.db")
+    assert (made["success"], Decimal(made["cost_usd"])) == (True, Decimal("0.001308"))
+    assert datetime.fromisoformat(made["created_at"]) > datetime.now(UTC) - timedelta(minutes=5)
