@@ -107,7 +107,8 @@ def _cells(_name: str) -> Iterable[str]:
 
 @functools.cache
 def _measured() -> tuple[fidelity.Cell, ...]:
-    return fidelity.cells(dialects.load(name) for name in dialects.names())
+    spoken = (dialects.load(name) for name in dialects.names())
+    return fidelity.cells((*spoken, *fidelity.conversations()))
 
 
 # --- events ----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from dragoman import dialects
 from dragoman.cli import fidelity as report
 from dragoman.cli.prove import Proof, proof_of, prove, records_of
 from dragoman.exchange import Loss, Request, Written
-from dragoman.fidelity import CASES, Case, Cell, Finding, Tally, cells, findings_of, own_words, sample
+from dragoman.fidelity import CASES, Case, Cell, Finding, Tally, cells, conversations, findings_of, own_words, sample
 from dragoman.fidelity.answers import kinds_answered
 from dragoman.fidelity.comparison import JOINED, MOVED, kinds_said
 from dragoman.fidelity.table import group_of, markdown_of_cells, plain
@@ -40,9 +40,13 @@ FORMS = {
 }
 
 
+CONVERSATIONS = {each.NAME: each for each in conversations()}
+EVERYTHING = (*dialects.names(), *CONVERSATIONS)
+
+
 @functools.cache
 def measured() -> tuple[Cell, ...]:
-    return cells(dialects.load(name) for name in dialects.names())
+    return cells((*(dialects.load(name) for name in dialects.names()), *CONVERSATIONS.values()))
 
 
 def case(name: str) -> Case:
@@ -52,14 +56,14 @@ def case(name: str) -> Case:
 # --- constructed cases -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("source", dialects.names())
+@pytest.mark.parametrize("source", EVERYTHING)
 def test_nothing_is_left_out_without_a_word(source: str) -> None:
     row = [cell for cell in measured() if cell.source == source]
     assert [cell for cell in row if cell.is_short] == []
-    assert {cell.target for cell in row} == set(dialects.names())
+    assert {cell.target for cell in row} == set(EVERYTHING)
 
 
-@pytest.mark.parametrize("source", dialects.names())
+@pytest.mark.parametrize("source", EVERYTHING)
 def test_words_calls_results_and_tools_survive_every_pair(source: str) -> None:
     kinds = {case.name: case.kind for case in CASES}
     lost = [
@@ -75,9 +79,9 @@ def test_every_type_of_block_is_a_case() -> None:
     assert {cls.type for cls in get_args(ContentBlock) if cls is not UnknownBlock} <= kinds
 
 
-@pytest.mark.parametrize("name", dialects.names())
+@pytest.mark.parametrize("name", EVERYTHING)
 def test_what_a_dialect_says_in_its_own_words_is_what_the_case_is_about(name: str) -> None:
-    dialect = dialects.load(name)
+    dialect: Any = CONVERSATIONS.get(name) or dialects.load(name)
     for case_name, wire in own_words(name).items():
         about = case(case_name)
         is_request = about.answer is None
@@ -117,6 +121,24 @@ def test_recorded_traffic_loses_nothing_without_a_word_in_any_other_dialect(sour
         if kind in NEVER_LOST and outcome == "changed" and note not in FORMS.get(kind, set())
     }
     assert others == set()
+
+
+@pytest.mark.parametrize("source", dialects.names())
+def test_recorded_traffic_loses_nothing_without_a_word_in_any_format_of_conversations(source: str) -> None:
+    files = sorted(CORPUS.glob("*.jsonl.gz"))
+    if not files:
+        pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
+    spoken = {source: dialects.load(source), **CONVERSATIONS}
+    recorded = {source.replace("_", "-"), *getattr(spoken[source], "ALSO_RECORDED_AS", ())}
+    tally = Tally()
+    for file in files:
+        for record in records_of(file):
+            if record["dialect"] in recorded and record.get("kind") != "doctored":
+                report.tally_record({**record, "response": None}, source, spoken, tally)
+    assert tally.requests[source] > 0
+    assert tally.shortfalls == []
+    said = NEVER_LOST - {"tool"}
+    assert [key for key in tally.counts if key[2] in said and key[3] in ("loss", "changed")] == []
 
 
 # --- what the measuring notices --------------------------------------------------------------------------------------
@@ -238,12 +260,12 @@ def test_a_dialect_that_does_not_give_its_own_wire_back_falls_short() -> None:
 
 def test_the_table_has_a_line_for_each_case_and_a_column_for_each_target() -> None:
     lines = list(markdown_of_cells(measured()))
-    for name in dialects.names():
+    for name in EVERYTHING:
         assert f"### From {name}" in lines
     assert any(line.startswith("Not said from here: ") and "image, url" in line for line in lines)  # Ollama takes bytes
     rows = [line for line in lines if line.startswith("| image, base64 |")]
-    assert len(rows) == len(dialects.names())
-    assert all(row.count("|") == len(dialects.names()) + 2 for row in rows)
+    assert len(rows) == len(EVERYTHING)
+    assert all(row.count("|") == len(EVERYTHING) + 2 for row in rows)
 
 
 def test_every_kind_that_there_is_has_a_column() -> None:

@@ -19,7 +19,7 @@ from rich.table import Table
 from dragoman import dialects
 from dragoman.errors import InputError
 from dragoman.exchange import Reply, Request
-from dragoman.fidelity import Cell, Shortfall, Tally, cells, findings_of
+from dragoman.fidelity import Cell, Shortfall, Tally, cells, conversations, findings_of
 from dragoman.fidelity.table import markdown_of_cells, markdown_of_tally, plain, summary_of_cells
 
 
@@ -66,7 +66,7 @@ def made_folder(folder: Path) -> Path:
 
 def write_table(folder: Path, tally: Tally) -> tuple[Cell, ...]:
     """Measure the constructed requests too, and write ``fidelity.md`` and ``fidelity.json``."""
-    measured = cells(dialects.load(name) for name in dialects.names())
+    measured = cells((*(dialects.load(name) for name in dialects.names()), *conversations()))
     (folder / "fidelity.md").write_text("\n".join(page(measured, tally)), "utf-8")
     (folder / "fidelity.json").write_bytes(msgspec.json.format(msgspec.json.encode(plain(measured, tally)), indent=1))
     return measured

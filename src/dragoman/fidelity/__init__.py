@@ -3,6 +3,7 @@
     cells(dialects)                  what becomes of one thing at a time, on constructed requests
     findings_of(request, target)     what becomes of everything in one request
     Tally                            the same for many requests, counted
+    conversations()                  formats that say nothing but messages, to be measured like dialects
 
 Requests come in, verdicts go out; ``table`` turns them into Markdown. A dialect is whatever reads and writes requests
 under a name: nothing here knows which there are. The one rule: it tells what it read back from the target's wire, and
@@ -11,6 +12,7 @@ believes no dialect's word for it.
 
 from dragoman.fidelity.cases import CASES, Case, Dialect, own_words, sample
 from dragoman.fidelity.comparison import Finding, compared
+from dragoman.fidelity.conversations import conversations
 from dragoman.fidelity.measure import Cell, Shortfall, Tally, cells, findings_of
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "Tally",
     "cells",
     "compared",
+    "conversations",
     "findings_of",
     "own_words",
     "sample",

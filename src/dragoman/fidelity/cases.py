@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
@@ -55,6 +55,7 @@ class Dialect(Protocol):
     """What is needed of a dialect: any module or object that reads and writes requests.
 
     It may have ``UNSPOKEN``. If it reads and writes answers, as ``read_reply`` and ``write_reply``, these are measured.
+    One that says only a part of a request has ``GROUPS``, the groups of cases that it is about, and ``said_of``.
     """
 
     NAME: Any
@@ -264,15 +265,26 @@ def sample(dialect: Dialect, case: Case) -> Any | None:
         return own[case.name]
     if case.answer is not None:
         return _answer_sample(dialect, case.answer, case.kind)
-    if case.request is None:
+    if case.request is None or not is_about(dialect, case):
         return None
-    written = dialect.write_request(case.request)
+    said_of: Callable[[Request], Request] = getattr(dialect, "said_of", _whole)
+    request = said_of(case.request)
+    written = dialect.write_request(request)
     after = dialect.read_request(written.wire)
-    found = compared(case.request, written, after, dialect.NAME)
+    found = compared(request, written, after, dialect.NAME)
     is_other = any(sign in finding.note for finding in found for sign in (JOINED, MOVED) if finding.kind == case.kind)
     if written.losses or is_other or case.kind not in kinds_said(after):
         return None
     return written.wire
+
+
+def is_about(dialect: Dialect, case: Case) -> bool:
+    """Whether what the case is about can be a part of this wire at all."""
+    return case.group in getattr(dialect, "GROUPS", (case.group,))
+
+
+def _whole(request: Request) -> Request:
+    return request
 
 
 def _answer_sample(dialect: Any, answer: Reply, kind: str) -> Any | None:

@@ -18,7 +18,7 @@ import msgspec
 from dragoman.dialects.parts.residue import difference
 from dragoman.exchange import Reply, Request, Written
 from dragoman.fidelity.answers import compared_answers
-from dragoman.fidelity.cases import CASES, Case, Dialect, sample
+from dragoman.fidelity.cases import CASES, Case, Dialect, is_about, sample
 from dragoman.fidelity.comparison import Finding, compared
 
 Verdict = Literal["exact", "kept", "changed", "loss", "silent", "n/a"]
@@ -78,7 +78,11 @@ def _row(source: Dialect, case: Case, targets: Iterable[Dialect]) -> Iterator[Ce
     wire = sample(source, case)
     said = None if wire is None else _read(source, wire, case)
     for target in targets:
-        if said is None or (isinstance(said, Reply) and not hasattr(target, "write_reply")):
+        if (
+            said is None
+            or not is_about(target, case)
+            or (isinstance(said, Reply) and not hasattr(target, "write_reply"))
+        ):
             yield Cell(source.NAME, target.NAME, case.group, case.name, "n/a")
             continue
         found = [finding for finding in findings_of(said, target) if finding.kind == case.kind]
