@@ -11,7 +11,7 @@ from typing import Any, Final
 from dragoman.dialects.anthropic.blocks import NAME, read_block, read_result, written_blocks
 from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.body import a_list, an_object, from_body
-from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls
+from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls, worth_sending
 from dragoman.dialects.parts.functions import written_tools
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import integer_or_none, number_or_none, text_or_none, texts_of
@@ -71,10 +71,18 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     request = with_ids_of_calls(request, NAME)
     notes = notes_of(request.provider_raw, NAME)
     losses = [] if notes else _lost_options(request.options)  # what this API itself said comes back as residue
+    request = worth_sending(request, NAME, losses)
     top = restored(_written_options(request, notes.get("form")), notes.get("residue"))
     system, messages = _hoisted(request.messages)
     wire = {key: top[key] for key in ("model",) if key in top}
     wire["messages"] = _written_messages(messages, losses)
+    if (
+        not notes
+        and _continues_without_reasoning(wire["messages"])
+        and top.get("thinking", {}).get("type") == "enabled"
+    ):
+        del top["thinking"]
+        losses.append(Loss("", "", "reasoning", NAME, "what another model began cannot be continued with reasoning"))
     if system:
         wire["system"] = _written_system(system, losses)
     tools = written_tools(request.tools, _natural_tool, NAME, losses)
@@ -194,6 +202,22 @@ def _written_messages(messages: Sequence[Message], losses: list[Loss]) -> list[d
                 wire.append(_as_noted(made, notes) if notes else made)
         before = message
     return wire
+
+
+def _continues_without_reasoning(wire: list[dict[str, Any]]) -> bool:
+    """Whether results are to be thought about that were called for without a thought: no such request is taken."""
+    if not wire or wire[-1]["role"] != "user" or not _has(wire[-1], "tool_result"):
+        return False
+    spoken: list[Any] = []
+    for message in reversed(wire[:-1]):  # what stands next to each other on one side is one turn there
+        if message["role"] != "assistant":
+            break
+        spoken[:0] = _as_list(message["content"])
+    return bool(spoken) and spoken[0].get("type") not in ("thinking", "redacted_thinking")
+
+
+def _has(message: dict[str, Any], kind: str) -> bool:
+    return any(block.get("type") == kind for block in _as_list(message["content"]))
 
 
 def _as_noted(wire: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,7 @@ from dragoman.message import (
 _MediaBlock = ImageBlock | DocumentBlock | VideoBlock | AudioBlock
 
 Lose = Callable[[str, str], None]  # told what cannot be written (a block's type or an option), and why
+_SILENT_FAILURE: Final = {"text": "The tool failed and said nothing."}  # a failure without content is refused
 
 
 def losing(losses: list[Loss], message: Message | None = None) -> Lose:
@@ -249,7 +250,7 @@ def natural_block(
             return {"toolUse": {"toolUseId": notes.get("id") or spell(call_id, AS_IT_IS), "name": name, "input": said}}
         case ToolResultBlock(call_id, content, is_error):
             result: dict[str, Any] = {"toolUseId": notes.get("id") or spell(call_id, AS_IT_IS)}
-            result["content"] = written_blocks(content, "result", lose)
+            result["content"] = written_blocks(content, "result", lose) or ([_SILENT_FAILURE] if is_error else [])
             return {"toolResult": {**result, "status": "error"} if is_error else result}
         case ThinkingBlock(text, signature):
             signed = {"signature": signature} if signature is not None else {}

@@ -14,13 +14,13 @@ from dragoman.dialects.bedrock_converse.options import family_of, lose_options, 
 from dragoman.dialects.bedrock_converse.words import NAME
 from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.body import a_list, an_object, from_body
-from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls
+from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls, worth_sending
 from dragoman.dialects.parts.functions import written_tools
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import FormatError
 from dragoman.exchange import Loss, OpaqueTool, Request, SideEffects, ToolDefinition, Written
-from dragoman.message import Message, Role
+from dragoman.message import InvalidToolUseBlock, Message, Role, ToolUseBlock
 
 
 @from_body
@@ -55,13 +55,15 @@ def read_request(body: dict[str, Any]) -> Request:
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
     """The request as Converse takes it, and what it cannot take. The model belongs into the URL."""
-    request = with_ids_of_calls(request, NAME)
     losses: list[Loss] = []
+    request = worth_sending(with_ids_of_calls(request, NAME), NAME, losses)
     notes = notes_of(request.provider_raw, NAME)
     top = restored(natural_top(request, notes), notes.get("residue"))
     system = [block for message in request.messages for block in _written_system(message, losses)]
     messages = _written_messages(request.messages, losses)
     tools = written_tools(request.tools, _natural_tool, NAME, losses)
+    if not tools:
+        tools = _tools_called_in(request.messages)
     empty = notes.get("empty", ())
     wire: dict[str, Any] = {}
     if messages or "messages" in empty:
@@ -74,6 +76,17 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     lose_options(request, wire, losing(losses))
     losses.extend(lost_asides(request, NAME))
     return Written(wire, tuple(losses))
+
+
+def _tools_called_in(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """The tools that a session has called: it is refused without them, also where none is offered any more."""
+    names = dict.fromkeys(
+        block.name
+        for message in messages
+        for block in message.content
+        if isinstance(block, ToolUseBlock | InvalidToolUseBlock) and message.session_id  # none: read from a wire
+    )
+    return [{"toolSpec": {"name": name, "inputSchema": {"json": {"type": "object"}}}} for name in names]
 
 
 def _written_system(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from dragoman.dialects.cohere.blocks import (
 )
 from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.body import a_list, an_object, from_body
-from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls
+from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls, worth_sending
 from dragoman.dialects.parts.functions import natural_tool, read_tool, written_tools
 from dragoman.dialects.parts.losses import lost_failure, lost_options, sayable
 from dragoman.dialects.parts.residue import noted, notes_of, restored
@@ -63,8 +63,8 @@ def read_request(body: dict[str, Any]) -> Request:
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
     """The request as ``/v2/chat`` takes it, and what it cannot take."""
-    request = with_ids_of_calls(request, NAME)
     losses = _lost_options(request.options)
+    request = worth_sending(with_ids_of_calls(request, NAME), NAME, losses)
     notes = notes_of(request.provider_raw, NAME)
     top = restored(_written_options(request), notes.get("residue"))
     wire = {key: top[key] for key in ("model",) if key in top}

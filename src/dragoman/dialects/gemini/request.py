@@ -5,6 +5,7 @@ The one rule: a content is cut into messages so that joining them again gives th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -21,12 +22,15 @@ from dragoman.dialects.gemini.spelling import NAME, in_camel, listed, respelled
 from dragoman.dialects.gemini.tools import read_tools, written_tools
 from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.body import a_list, an_object, from_body
+from dragoman.dialects.parts.conversation import worth_sending
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import FormatError
 from dragoman.exchange import Loss, Request, Written
 from dragoman.message import InvalidToolUseBlock, Message, Role, TextBlock, ToolUseBlock
 
+_GENERATION: Final = re.compile(r"(?:.*/)?gemini-(\d+)")
+_NOT_SIGNED: Final = "skip_thought_signature_validator"  # as its guide to thought signatures says (November 2025)
 _APART: Final = ("contents", "systemInstruction", "tools", "toolConfig", "generationConfig")  # read one by one
 
 
@@ -65,7 +69,10 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     """The request as generateContent takes it, and what it cannot take. The model belongs in the URL."""
     losses: list[Loss] = []
     notes = notes_of(request.provider_raw, NAME)
+    request = worth_sending(request, NAME, losses, may_end_in_reasoning=True)
     wire: dict[str, Any] = {"contents": _written_contents(request.messages, losses)}
+    if not notes and _wants_signatures(request.model):
+        _sign_calls_of_others(wire["contents"])
     system = _written_system(request.messages, losses)
     if system is not None:
         wire["systemInstruction"] = system
@@ -209,6 +216,26 @@ def _written_contents(messages: tuple[Message, ...], losses: list[Loss]) -> list
         content = restored({"role": "model" if message.role is Role.ASSISTANT else "user"}, notes.get("residue"))
         wire.append(_with_parts(content, parts, notes.get("form")))
     return wire
+
+
+def _wants_signatures(model: str | None) -> bool:
+    """Whether the model refuses calls without a signature: those from the third generation on."""
+    found = _GENERATION.match(model or "")
+    return found is not None and int(found[1]) >= 3
+
+
+def _sign_calls_of_others(contents: list[dict[str, Any]]) -> None:
+    """Calls of the current turn that another model made have no signature; say so in the word that Google has for it.
+
+    The current turn begins with the last question. In each of its steps the first call must be signed.
+    """
+    for content in reversed(contents):
+        parts = content.get("parts", [])
+        if type(parts) is not list or (content.get("role") != "model" and not any(map(_is_result, parts))):
+            return
+        first = next((index for index, part in enumerate(parts) if "functionCall" in part), None)
+        if first is not None and content.get("role") == "model" and "thoughtSignature" not in parts[first]:
+            parts[first] = {**parts[first], "thoughtSignature": _NOT_SIGNED}
 
 
 def _joins(previous: Message, message: Message, notes: Mapping[str, Any]) -> bool:

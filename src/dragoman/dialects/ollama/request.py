@@ -12,7 +12,7 @@ from typing import Any, Final
 from dragoman.dialects.ollama.blocks import NAME, cannot_say, form_of, natural_message, read_blocks, written_call
 from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.body import a_list, an_object, from_body
-from dragoman.dialects.parts.conversation import Conversation
+from dragoman.dialects.parts.conversation import Conversation, worth_sending
 from dragoman.dialects.parts.functions import natural_tool, read_tool, written_tools
 from dragoman.dialects.parts.losses import lost_failure, lost_options, sayable
 from dragoman.dialects.parts.residue import noted, notes_of, restored
@@ -59,6 +59,7 @@ def read_request(body: dict[str, Any]) -> Request:
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
     """The request as ``/api/chat`` takes it, and what it cannot take."""
     losses = _lost_options(request.options)
+    request = worth_sending(request, NAME, losses)
     notes = notes_of(request.provider_raw, NAME)
     top = restored(_written_options(request, notes.get("form")), notes.get("residue"))
     wire = {key: top[key] for key in ("model",) if key in top}

@@ -27,7 +27,7 @@ from dragoman.dialects.openai_chat.plain import plain_options, plain_tool, read_
 from dragoman.dialects.openai_chat.quirks import finish, fitted
 from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.body import a_list, an_object, from_body
-from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls
+from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls, worth_sending
 from dragoman.dialects.parts.functions import natural_tool, read_tool, written_tool
 from dragoman.dialects.parts.losses import lost_failure, sayable
 from dragoman.dialects.parts.residue import noted, notes_of, restored
@@ -79,10 +79,10 @@ def read_request(body: dict[str, Any]) -> Request:
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
     """The request as Chat Completions takes it, or one who speaks it with these quirks, and what they cannot take."""
-    request = with_ids_of_calls(request, NAME)
+    losses: list[Loss] = []
+    request = worth_sending(with_ids_of_calls(request, NAME), NAME, losses)
     notes = notes_of(request.provider_raw, NAME)
     spelled = notes.get("spelled", {})
-    losses: list[Loss] = []
     theirs: dict[str, Any] = {}
     if quirks:
         options, spelled, theirs = fitted(request.options, spelled, quirks, losses)

@@ -285,13 +285,18 @@ def cannot_say(block: ContentBlock, role: Role) -> str | None:
 def written_items(
     content: Iterable[ContentBlock], role: Role, raw: ProviderRaw | None, lose: Lose
 ) -> list[dict[str, Any]]:
-    """The items for the blocks of one message: neighbouring parts are one item, unless they came as several."""
+    """The items for the blocks of one message: neighbouring parts are one item, unless they came as several.
+
+    An item that came with reasoning is known by its id, and is refused without it. If reasoning is left out, ids are too.
+    """
     items: list[dict[str, Any]] = []
     run: list[ContentBlock] = []
+    has_lost_reasoning = False
     for block in content:
         reason = cannot_say(block, role)
         if reason is not None:
             lose(block.type, reason)
+            has_lost_reasoning |= isinstance(block, ThinkingBlock | RedactedThinkingBlock)
             continue
         begins = notes_of(getattr(block, "provider_raw", None), NAME).get("item") is not None
         if run and (begins or not is_part(block)):
@@ -301,7 +306,11 @@ def written_items(
             run.append(block)
         else:
             items.append(_written_item(block, lose))
-    return [*items, _message_item(run, role, raw)] if run else items
+    if run:
+        items.append(_message_item(run, role, raw))
+    if has_lost_reasoning:
+        return [{key: value for key, value in item.items() if key != "id"} for item in items]
+    return items
 
 
 def _message_item(blocks: list[ContentBlock], role: Role, raw: ProviderRaw | None) -> dict[str, Any]:

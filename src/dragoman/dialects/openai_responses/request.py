@@ -21,7 +21,7 @@ from dragoman.dialects.openai_responses.blocks import (
 )
 from dragoman.dialects.parts.asides import lost_asides
 from dragoman.dialects.parts.body import a_list, an_object, from_body
-from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls
+from dragoman.dialects.parts.conversation import Conversation, with_ids_of_calls, worth_sending
 from dragoman.dialects.parts.functions import NO_INPUT, written_tools
 from dragoman.dialects.parts.quirks import REFUSALS, without_refused
 from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
@@ -84,8 +84,8 @@ def read_request(body: dict[str, Any]) -> Request:
 
 def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
     """The request as the Responses API takes it, or one who speaks it with these quirks, and what they cannot take."""
-    request = with_ids_of_calls(request, NAME)
     losses: list[Loss] = []
+    request = worth_sending(with_ids_of_calls(request, NAME), NAME, losses)
     if quirks:
         request = request.replace(options=without_refused(request.options, quirks, NAME, losses))
     notes = notes_of(request.provider_raw, NAME)

@@ -17,8 +17,11 @@ from dragoman.message import (
     InvalidToolUseBlock,
     Message,
     MessageMetadata,
+    MessageStatus,
     ProviderRaw,
+    RedactedThinkingBlock,
     Role,
+    ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
 )
@@ -27,6 +30,8 @@ from dragoman.value import unchecked
 UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # a wire does not say when something was said
 _ASSISTANT: Final = Role.ASSISTANT
 _CALLS: Final = (ToolUseBlock, InvalidToolUseBlock)
+_REASONING: Final = (ThinkingBlock, RedactedThinkingBlock)
+_COMPLETE: Final = MessageStatus.COMPLETE
 _NOTHING: Final = MessageMetadata()
 _NUMBERS: Final = tuple(str(number).zfill(26) for number in range(512))
 _message: Final = unchecked(Message)  # its blocks have been looked at
@@ -113,6 +118,29 @@ def _named_result(block: ContentBlock, theirs: dict[str, str], dialect: str) -> 
         return block
     raw = {"dialect": dialect, **notes, "id": theirs[block.tool_use_id]}
     return msgspec.structs.replace(block, provider_raw=raw)
+
+
+def worth_sending(request: Request, dialect: str, losses: list[Loss], *, may_end_in_reasoning: bool = False) -> Request:
+    """The request without what a cancelled or failed turn of a session leaves behind, and providers refuse.
+
+    That is messages that say nothing, and reasoning that led to nothing. Those read from a wire stay as they came:
+    they are complete, and name no provider.
+    """
+    kept, is_changed = [], False
+    for message in request.messages:
+        content = message.content
+        if content and not may_end_in_reasoning and message.metadata.provider is not None:
+            while content and type(content[-1]) in _REASONING:
+                loss = Loss(message.session_id, message.id, content[-1].type, dialect, "reasoning that led to nothing")
+                losses.append(loss)
+                content = content[:-1]
+        if content is message.content and (content or message.metadata.status is _COMPLETE):
+            kept.append(message)
+            continue
+        is_changed = True
+        if content:
+            kept.append(msgspec.structs.replace(message, content=content))
+    return msgspec.structs.replace(request, messages=tuple(kept)) if is_changed else request
 
 
 def lost_fault(reply: Reply, dialect: str) -> tuple[Loss, ...]:
