@@ -172,6 +172,89 @@ def test_result_content() -> None:
         assert rules_of_repair([assistant(CALL), inside]) == ["result-content"]
 
 
+def test_text_says_something() -> None:
+    blank = TextBlock(" \n")
+    assert [breach.where for breach in check(user(TEXT, blank, TextBlock("")))] == ["$.content[1]", "$.content[2]"]
+    assert broken_rules(assistant(blank, status=MessageStatus.CANCELLED)) == ["text-says-something"]
+    assert broken_rules(assistant(blank, status=MessageStatus.PARTIAL)) == []
+    assert broken_rules(assistant(ThinkingBlock(""), TEXT)) == []  # some providers show nothing but a signature
+    silent = message(Role.TOOL, RESULT.replace(content=(blank,)))
+    assert [breach.where for breach in check(silent)] == ["$.content[0].content[0]"]
+    history = [user(blank), assistant(blank, CALL), silent, assistant(TEXT)]
+    assert rules_of_repair(history) == ["text-says-something"] * 3 + ["content-not-empty"]
+    repaired = repair(history).messages
+    assert [one.content for one in repaired] == [(CALL,), (RESULT.replace(content=()),), (TEXT,)]
+
+
+PNG = "iVBORw0KGgoAAAAA"  # the first bytes of one
+PDF = "JVBERi0xLjQK"
+
+
+def picture(data: str, media_type: str, kind: type = ImageBlock) -> ContentBlock:
+    return kind(ImageSource("base64", data), media_type)
+
+
+@pytest.mark.parametrize(
+    ("medium", "field"),
+    [
+        (picture("###", "image/png"), "source.data"),
+        (picture("", "image/png"), "source.data"),
+        (picture("iVBORw0KGgoAAAA", "image/png"), "source.data"),
+        (picture("é", "image/png"), "source.data"),
+        (picture("aGVsbG8=", "image/png"), "source.data"),
+        (picture("aGVsbG8=", "application/pdf", DocumentBlock), "source.data"),
+        (picture("###", "audio/wav", AudioBlock), "source.data"),
+        (picture("###", "video/mp4", VideoBlock), "source.data"),
+        (picture(PNG, "image/jpeg"), "media_type"),
+        (picture(PNG, "image/*"), "media_type"),
+        (picture(PNG, "png"), "media_type"),
+        (picture("aGVsbG8=", "picture"), "media_type"),
+        (picture(PDF, "text/plain", DocumentBlock), "media_type"),
+    ],
+    ids=str,
+)
+def test_media_is_readable(medium: ContentBlock, field: str) -> None:
+    assert [(one.rule, one.where) for one in check(user(medium))] == [("media-is-readable", f"$.content[0].{field}")]
+    inside = message(Role.TOOL, RESULT.replace(content=(TEXT, medium)))
+    assert [one.where for one in check(inside)] == [f"$.content[0].content[1].{field}"]
+    assert rules_of_repair([user(TEXT, medium)]) == ["media-is-readable"]
+
+
+@pytest.mark.parametrize(
+    "medium",
+    [
+        picture(PNG, "image/png"),
+        picture("aGVsbG8=", "image/bmp"),
+        picture("aGVsbG8=", "text/plain", DocumentBlock),
+        picture(PDF, "application/pdf", DocumentBlock),
+        picture("aGVsbG8=", "audio/wav", AudioBlock),
+        *MEDIA,
+        ImageBlock(ImageSource("file_ref", "a.png"), "image/png"),
+    ],
+    ids=str,
+)
+def test_media_that_can_be_read_or_lies_elsewhere_breaks_no_rule(medium: ContentBlock) -> None:
+    assert check(user(medium)) == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "media_type"),
+    [
+        (PNG, "image/jpeg"),
+        (PNG, "png"),
+        ("iVBORw0K GgoA\nAAAA", "image/png"),
+        (f"data:image/png;base64,{PNG}", "image/png"),
+        ("iVBORw0KGgr_-w", "image/png"),
+    ],
+)
+def test_what_is_wrong_with_a_picture_is_mended_where_its_data_tells_what_it_is(data: str, media_type: str) -> None:
+    (mended,) = repair([user(TEXT, picture(data, media_type))]).messages
+    assert isinstance(mended.content[1], ImageBlock)
+    assert mended.content[1].media_type == "image/png"
+    (lost,) = repair([user(TEXT, picture("aGVsbG8=", "image/png"))]).messages
+    assert lost.content == (TEXT,)
+
+
 def test_order_is_kept() -> None:
     blocks = (TextBlock("a"), THOUGHT, TextBlock("b"), CALL, TextBlock("c"))
     spoken = assistant(*blocks)
@@ -186,7 +269,8 @@ def test_partial_is_exempt() -> None:
     for role in Role:
         streaming = message(role, RESULT, CALL, status=partial, model=None, usage=None, parent_tool_use_id=None)
         assert broken_rules(streaming) == []
-        assert broken_rules([user(TEXT), streaming, assistant(TEXT)]) == []
+        left_behind = ["partial-is-last"] if role is Role.ASSISTANT else []
+        assert broken_rules([user(TEXT), streaming, assistant(TEXT)]) == left_behind
         assert broken_rules(streaming.replace(content=())) == []
         assert broken_rules(streaming.replace(metadata=streaming.metadata.replace(status=MessageStatus.COMPLETE))) != []
 
@@ -204,6 +288,19 @@ def test_a_failed_message_s_calls_still_need_their_answers() -> None:
 
 
 # --- tool calls ------------------------------------------------------------------------------------------------------
+
+
+def test_partial_is_last() -> None:
+    left = assistant(TEXT, CALL, status=MessageStatus.PARTIAL, usage=None)
+    assert broken_rules([user(TEXT), left]) == []
+    assert broken_rules([user(TEXT), left, result()]) == []  # its calls may be answered while it streams
+    history = [user(TEXT), left, user(TEXT)]
+    assert [(breach.rule, breach.where) for breach in check(history)] == [("partial-is-last", "$[1].metadata.status")]
+    assert rules_of_repair(history) == ["partial-is-last", "call-is-answered"]
+    closed = repair(history).messages
+    assert [one.role for one in closed] == ["user", "assistant", "tool", "user"]
+    assert closed[1].metadata.status is MessageStatus.CANCELLED
+    assert closed[1].content == left.content
 
 
 def test_tool_id_is_ours() -> None:
@@ -316,6 +413,17 @@ def test_assistant_has_usage() -> None:
     assert broken_rules(assistant(TEXT, usage=None)) == ["assistant-has-usage"]
     filled = repair([assistant(TEXT, usage=None)]).messages[0].metadata.usage
     assert filled.pricing_version == NOT_RECORDED  # so that no bill takes its zero for a price
+
+
+def test_reasoning_names_origin() -> None:
+    cancelled = assistant(THOUGHT, TEXT, REDACTED, provider=None, status=MessageStatus.CANCELLED)
+    assert [breach.where for breach in check(cancelled)] == ["$.content[0]", "$.content[2]"]
+    assert rules_of_repair([cancelled]) == ["reasoning-names-origin"]
+    assert repair([cancelled]).messages[0].metadata.provider == "anthropic"  # as its model says
+    nobody = assistant(THOUGHT, TEXT, provider=None, model=None)
+    assert broken_rules(nobody) == ["reasoning-names-origin", "assistant-names-model", "assistant-names-model"]
+    assert repair([nobody]).messages[0].metadata.provider == NOT_RECORDED
+    assert broken_rules(assistant(TEXT, provider=None, status=MessageStatus.CANCELLED)) == []
 
 
 def test_tool_names_parent() -> None:

@@ -44,12 +44,18 @@ from dragoman.rules import (
     Breach,
     Call,
     InputProblems,
+    Medium,
     allowed_in,
     calls_of,
     check,
     check_assistant_metadata,
     check_names,
+    check_origin,
+    is_blank,
     is_tool_id,
+    left_streaming,
+    media_problem,
+    readable,
     results_of,
 )
 from dragoman.value import Value
@@ -76,12 +82,15 @@ def repair(messages: Iterable[Message], input_problems: InputProblems | None = N
     if not check(messages, input_problems):
         return Repaired(messages, ())
     mending = _Mending(messages)
-    kept = [_with_plain_names(message, mending) for message in messages]
+    kept = _closed(messages, mending)
+    kept = [_with_plain_names(message, mending) for message in kept]
     kept = _of_one_session(kept, mending)
     kept = _with_ids_once(kept, mending)
+    kept = [_readable(message, mending) for message in kept]
     kept = [shaped for message in kept for shaped in _shaped(message, mending)]
     kept = _with_answers(kept, mending)
     kept = [_with_usable_inputs(message, input_problems, mending) for message in kept]
+    kept = [_with_origin(message, mending) for message in kept]
     kept = [_with_assistant_metadata(message, mending) for message in kept]
     return Repaired(tuple(kept), tuple(mending.actions))
 
@@ -107,6 +116,20 @@ class _Mending:
                 break
         self._taken.add(made)
         return made
+
+
+def _closed(messages: tuple[Message, ...], mending: _Mending) -> list[Message]:
+    """Messages that a crash left streaming will never be complete: they end as cancelled, with what had arrived."""
+    left = left_streaming(messages)
+    kept = []
+    for index, message in enumerate(messages):
+        if index in left:
+            mending.note("partial-is-last", message.id, "closed as cancelled: others have spoken since")
+            metadata = message.metadata.replace(status=MessageStatus.CANCELLED)
+            kept.append(message.replace(metadata=metadata))
+        else:
+            kept.append(message)
+    return kept
 
 
 def _with_plain_names(message: Message, mending: _Mending) -> Message:
@@ -177,6 +200,37 @@ def _with_ids_once(messages: list[Message], mending: _Mending) -> list[Message]:
             message = made  # noqa: PLW2901
         kept.append(message)
     return kept
+
+
+def _readable(message: Message, mending: _Mending) -> Message:
+    """The message without blank texts, and with media that can be read; what was all blank is set aside later."""
+    if _is_partial(message):
+        return message
+    blocks: list[ContentBlock] = []
+    for block in message.content:
+        if isinstance(block, ToolResultBlock):
+            inner = tuple(
+                made for part in block.content if (made := _readable_block(part, message, mending)) is not None
+            )
+            blocks.append(block if inner == block.content else block.replace(content=inner))
+        elif (made := _readable_block(block, message, mending)) is not None:
+            blocks.append(made)
+    return message if tuple(blocks) == message.content else message.replace(content=tuple(blocks))
+
+
+def _readable_block(block: ContentBlock, message: Message, mending: _Mending) -> ContentBlock | None:
+    if isinstance(block, TextBlock) and is_blank(block.text):
+        mending.note("text-says-something", message.id, "set aside a blank text")
+        return None
+    if not isinstance(block, Medium) or (problem := media_problem(block)) is None:
+        return block
+    field, what = problem
+    made = readable(block)
+    if made is None:
+        mending.note("media-is-readable", message.id, f"set aside a block of type {block.type}: {field}: {what}")
+    else:
+        mending.note("media-is-readable", message.id, f"corrected {field}: {what}")
+    return made
 
 
 def _shaped(message: Message, mending: _Mending) -> list[Message]:
@@ -389,6 +443,19 @@ def _with_usable_inputs(message: Message, problems: InputProblems | None, mendin
             )
             mending.note("tool-input-fits", message.id, f"marked the call {call.id!r} as invalid")
     return message if tuple(blocks) == message.content else message.replace(content=tuple(blocks))
+
+
+def _with_origin(message: Message, mending: _Mending) -> Message:
+    """Reasoning whose origin nobody recorded came from nobody that we know, so that it is sent to nobody."""
+    missing: list[Breach] = []
+    if message.role is Role.ASSISTANT and not _is_partial(message):
+        check_origin(message, "$", missing)
+    if not missing:
+        return message
+    named, colon, _ = (message.metadata.model or "").partition(":")
+    provider = (named if colon else "") or NOT_RECORDED
+    mending.note("reasoning-names-origin", message.id, f"the provider is filled in as {provider!r}")
+    return message.replace(metadata=message.metadata.replace(provider=provider))
 
 
 def _with_assistant_metadata(message: Message, mending: _Mending) -> Message:

@@ -10,6 +10,8 @@ maintainers: a rule that is stated here has a test of its name, and ``dragoman.m
 
 from __future__ import annotations
 
+import binascii
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -104,6 +106,18 @@ RULES: Final = {
             "A call inside a result would be answered by nobody.",
         ),
         Rule(
+            "text-says-something",
+            "",
+            "A text block, of a message or of a result, has more than white space.",
+            "A model may end with a blank line; a provider that is shown it again may refuse the whole history.",
+        ),
+        Rule(
+            "media-is-readable",
+            "",
+            "The data of a picture, document, recording or film is base64, and is of the type that it claims.",
+            "One picture that cannot be decoded makes providers refuse every later turn.",
+        ),
+        Rule(
             "order-is-kept",
             "5.1.4",
             "The order of blocks is kept from end to end.",
@@ -114,6 +128,12 @@ RULES: Final = {
             "5.1.5",
             "A message that is still streaming may break any rule.",
             "Half a message cannot be whole; it is judged when it is complete.",
+        ),
+        Rule(
+            "partial-is-last",
+            "",
+            "Nobody speaks after an assistant message that is still streaming.",
+            "If somebody did, a crash left it behind: it will never be complete, and its calls never answered.",
         ),
         Rule(
             "tool-id-is-ours",
@@ -168,6 +188,12 @@ RULES: Final = {
             "5.3.3",
             "A complete assistant message has its usage.",
             "The bill is the sum of these.",
+        ),
+        Rule(
+            "reasoning-names-origin",
+            "",
+            "A message with reasoning names the provider that it came from.",
+            "Reasoning goes back only to its origin; a provider that is shown another's signature refuses the history.",
         ),
         Rule(
             "tool-names-parent",
@@ -259,17 +285,24 @@ def _check_message(message: Message, where: str, breaches: list[Breach], problem
         allowed = allowed_in(role) if is_complete else None
         for block in message.content:
             kind = type(block)
-            if kind is TextBlock:
+            if kind is TextBlock and not is_blank(block.text):  # type: ignore[union-attr]
                 continue
-            if (allowed is not None and kind not in allowed) or (
-                role is _ASSISTANT
-                and (kind is ToolUseBlock or kind is InvalidToolUseBlock)
-                and (problems is not None or is_tool_id(block.id) is None or "\0" in block.name)  # type: ignore[union-attr,operator]
+            if (
+                kind is TextBlock
+                or kind in _MEDIA
+                or (allowed is not None and kind not in allowed)
+                or (
+                    role is _ASSISTANT
+                    and (kind is ToolUseBlock or kind is InvalidToolUseBlock)
+                    and (problems is not None or is_tool_id(block.id) is None or "\0" in block.name)  # type: ignore[union-attr,operator]
+                )
             ):
                 _check_blocks(message, allowed, where, breaches, problems)
                 break
         if allowed is not None and not message.content and role is not _SYSTEM:
             breaches.append(Breach("content-not-empty", f"{where}.content", "no content", message.id))
+    if role is _ASSISTANT and not metadata.provider:
+        check_origin(message, where, breaches)
     if (
         role is _ASSISTANT
         and is_complete
@@ -305,6 +338,17 @@ def _check_blocks(
             breaches.append(Breach(f"{message.role}-content", place, what, message.id))
         elif message.role is _ASSISTANT and isinstance(block, CALL):
             _check_call(block, message.id, place, breaches, problems)
+        else:
+            _check_readable(block, message.id, place, breaches)
+
+
+def _check_readable(block: Any, message_id: str, where: str, breaches: list[Breach]) -> None:
+    kind = type(block)
+    if kind is TextBlock and is_blank(block.text):
+        breaches.append(Breach("text-says-something", where, "nothing but white space", message_id))
+    elif kind in _MEDIA and (problem := media_problem(block)) is not None:
+        field, what = problem
+        breaches.append(Breach("media-is-readable", f"{where}.{field}", what, message_id))
 
 
 def _check_tool_message(message: Message, where: str, breaches: list[Breach]) -> None:
@@ -327,6 +371,15 @@ def _check_tool_message(message: Message, where: str, breaches: list[Breach]) ->
                 place = f"{where}.content[{index}].content[{inner}]"
                 what = f"a result does not hold {block.type} blocks"
                 breaches.append(Breach("result-content", place, what, message.id))
+            elif type(block) is TextBlock or type(block) in _MEDIA:
+                _check_readable(block, message.id, f"{where}.content[{index}].content[{inner}]", breaches)
+
+
+def check_origin(message: Message, where: str, breaches: list[Breach]) -> None:
+    for index, block in enumerate(message.content):
+        if isinstance(block, ThinkingBlock | RedactedThinkingBlock) and not message.metadata.provider:
+            what = "reasoning, and no provider is named"
+            breaches.append(Breach("reasoning-names-origin", f"{where}.content[{index}]", what, message.id))
 
 
 def check_assistant_metadata(message: Message, where: str, breaches: list[Breach]) -> None:
@@ -408,8 +461,12 @@ def _check_session(messages: tuple[Message, ...], breaches: list[Breach]) -> Non
     answered: set[str] = set()
     being_answered = {result.tool_use_id for message in messages for _, result in results_of(message, partial=True)}
     waiting: dict[str, Breach] = {}
+    left = left_streaming(messages)
     for index, message in enumerate(messages):
         where = f"$[{index}]"
+        if index in left:
+            what = "still streaming, and others have spoken since"
+            breaches.append(Breach("partial-is-last", f"{where}.metadata.status", what, message.id))
         if message.session_id != messages[0].session_id:
             what = f"{message.session_id!r} among messages of {messages[0].session_id!r}"
             breaches.append(Breach("one-session", f"{where}.session_id", what, message.id))
@@ -443,6 +500,23 @@ def _check_session(messages: tuple[Message, ...], breaches: list[Breach]) -> Non
                 waiting[call.id] = Breach("call-is-answered", place, what, message.id)
 
 
+def left_streaming(messages: Sequence[Message]) -> set[int]:
+    """Which assistant messages are still streaming although somebody has spoken since."""
+    streaming = [
+        index
+        for index, message in enumerate(messages)
+        if message.metadata.status is _PARTIAL and message.role is _ASSISTANT
+    ]
+    if not streaming:
+        return set()
+    spoken = [
+        index
+        for index, message in enumerate(messages)
+        if message.metadata.status is not _PARTIAL and (message.role is _USER or message.role is _ASSISTANT)
+    ]
+    return {index for index in streaming if spoken and index < spoken[-1]}
+
+
 def calls_of(message: Message) -> Iterable[tuple[int, Call]]:
     if message.role is _ASSISTANT:
         for index, block in enumerate(message.content):
@@ -455,3 +529,70 @@ def results_of(message: Message, *, partial: bool = False) -> Iterable[tuple[int
         for index, block in enumerate(message.content):
             if isinstance(block, ToolResultBlock):
                 yield index, block
+
+
+# --- what can be read ------------------------------------------------------------------------------------------------
+
+Medium = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
+_BEGINNINGS: Final = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+    b"%PDF": "application/pdf",
+}
+_TELLABLE: Final = frozenset({*_BEGINNINGS.values(), "image/webp"})
+_STANDARD: Final = str.maketrans("-_", "+/", " \t\r\n")
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text says nothing."""
+    return not text or text.isspace()
+
+
+def media_problem(block: Medium) -> tuple[str, str] | None:
+    """What is wrong with a medium: in which field, and how. What is kept elsewhere is not looked at."""
+    if block.source.kind != "base64":
+        return None
+    data = _decoded(block.source.data)
+    if not data:
+        return "source.data", "it is not base64"
+    claimed, seen = block.media_type, media_type_of(data)
+    if seen is not None and seen != claimed and _could_be(block, seen):
+        return "media_type", f"it claims to be {claimed!r}, and is {seen}"
+    if seen != claimed and claimed in _TELLABLE:
+        return "source.data", f"it is no {claimed}"
+    if "/" not in claimed:
+        return "media_type", f"{claimed!r} is no media type"
+    return None
+
+
+def readable(block: Medium) -> Medium | None:
+    """The medium with nothing wrong in it, as far as what is wrong can be told from its data; else nothing."""
+    found = re.fullmatch(r"data:[^,]*;base64,(.*)", block.source.data, flags=re.DOTALL)
+    text = (found[1] if found else block.source.data).translate(_STANDARD).rstrip("=")
+    text += "=" * (-len(text) % 4)
+    seen = media_type_of(_decoded(text) or b"")
+    media_type = seen if seen is not None and _could_be(block, seen) else block.media_type
+    made = block.replace(source=block.source.replace(data=text), media_type=media_type)
+    return made if media_problem(made) is None else None
+
+
+def media_type_of(data: bytes) -> str | None:
+    """What the first bytes tell, of the types that everybody takes."""
+    for beginning, media_type in _BEGINNINGS.items():
+        if data.startswith(beginning):
+            return media_type
+    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
+
+
+def _could_be(block: Medium, media_type: str) -> bool:
+    """Whether a block of this kind can hold data of that type."""
+    return media_type.startswith("image/") if type(block) is ImageBlock else type(block) is DocumentBlock
+
+
+def _decoded(text: str) -> bytes | None:
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except ValueError:  # also for what is not ASCII
+        return None
