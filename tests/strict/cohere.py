@@ -97,7 +97,7 @@ def _of_message(message: Any, where: str) -> Iterator[str]:
     elif content is not None and not isinstance(content, str):
         yield f"invalid request: {where}.content must be a string or a list"
     says_nothing = not content or (isinstance(content, str) and not content.strip())
-    if says_nothing and not (role == "assistant" and message.get("tool_calls")):
+    if says_nothing and role != "tool" and not (role == "assistant" and message.get("tool_calls")):
         yield f"invalid request: all elements in history must have a message ({where})."
     if role == "tool" and not isinstance(message.get("tool_call_id"), str):
         yield f"invalid request: {where}: tool_call_id is required in a tool message"

@@ -84,7 +84,7 @@ def _of_message(message: Any, where: str) -> Iterator[str]:
             yield f"{_STRUCT} string into Go struct field ToolCallFunction.messages.tool_calls.function.arguments of type api.ToolCallFunctionArguments"
         elif not function.get("name"):
             yield f"a call without a name in {where}"
-    if role in ("user", "tool") and not message.get("content") and not message.get("images"):
+    if role == "user" and not message.get("content") and not message.get("images"):
         yield f"nothing is said in {where}"
     if role == "assistant" and not any(message.get(key) for key in ("content", "tool_calls", "thinking", "images")):
         yield f"nothing is said in {where}"

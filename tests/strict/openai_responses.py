@@ -250,6 +250,7 @@ def _of_reasoning(body: dict[str, Any], items: list[Item], issued: Issued | None
             or (is_stored and "id" not in following)
             or spoke == "function_call_output"
             or following.get("role") in ("user", "system", "developer")
+            or (issued and issued.beside.get(str(following.get("id")), item.get("id")) != item.get("id"))
         ):
             yield f"Item '{item.get('id')}' of type 'reasoning' was provided without its required following item."
         if issued is not None:

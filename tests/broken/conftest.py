@@ -1,0 +1,30 @@
+"""Tests that are coroutines, each in a loop of its own; and no log of losses."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Every loss is logged, and these tests have tens of thousands of them."""
+    logger = logging.getLogger("dragoman.adapter")
+    logger.disabled = True
+    yield
+    logger.disabled = False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(pyfuncitem.obj(**given))
+    return True
