@@ -287,7 +287,7 @@ def written_items(
 ) -> list[dict[str, Any]]:
     """The items for the blocks of one message: neighbouring parts are one item, unless they came as several.
 
-    An item that came with reasoning is known by its id, and is refused without it. If reasoning is left out, ids are too.
+    An item that came with reasoning is known by its id and refused without it. If reasoning is left out, so are ids.
     """
     items: list[dict[str, Any]] = []
     run: list[ContentBlock] = []
