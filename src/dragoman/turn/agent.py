@@ -34,9 +34,9 @@ from dragoman.local import LocalModel
 from dragoman.message import ContentBlock, TextBlock, TokenUsage, Usage
 from dragoman.policyfile import PolicyFile
 from dragoman.pricing import PriceTable, library_prices, priced
-from dragoman.routing import Availability, PatternSample, Policy, Registry
+from dragoman.routing import Availability, PatternSample, Policy, Registry, read_policy
 from dragoman.settings import Endpoint, Settings
-from dragoman.store import Store
+from dragoman.store import Session, Store
 from dragoman.tools import Confirm, ConfirmationPolicy, Tool, ToolRegistry, Workbench, Workspace
 from dragoman.turn import delegation
 from dragoman.turn.delegation import delegate_tool
@@ -112,7 +112,8 @@ class Agent:
         self.clock = clock or store.clock
         self.availability = Availability()
         self._policy = policy
-        self._policy_file = PolicyFile.of_workspace(workspace or Path.cwd(), self.registry)
+        self._workspace_path = str(workspace or Path.cwd())
+        self._policy_files: dict[str, PolicyFile] = {}  # by workspace
         self._default_model = default_model(self.settings, self.registry)
         self._samples: Sequence[PatternSample] = ()
         self._samples_until = 0.0
@@ -185,14 +186,27 @@ class Agent:
 
     # --- what a turn asks for ----------------------------------------------------------------------------------------
 
-    def policy(self) -> Policy:
-        """The routing policy that holds now. A file that has errors is told of once, and the last good one holds."""
+    def policy(self, session: Session | None = None) -> Policy:
+        """The routing policy that holds now: the session's own, the agent's, or that of the session's workspace.
+
+        A file that has errors is told of once, and the last good one holds.
+        """
+        if session is not None and session.routing_policy is not None:
+            origin = f"session {session.id}"
+            own = read_policy(session.routing_policy, self.registry, home=str(Path.home()), origin=origin)
+            return own.with_default(self._default_model)
         if self._policy is not None:
             return self._policy.with_default(self._default_model)
-        read = self._policy_file.read()
+        workspace = session.workspace_path if session is not None else ""
+        read = self._policy_file(workspace or self._workspace_path).read()
         if read.errors and read.is_news:
             self.bus.emit("routing.policy_invalid", read.invalid_payload())
         return read.policy.with_default(self._default_model)
+
+    def _policy_file(self, workspace: str) -> PolicyFile:
+        if workspace not in self._policy_files:
+            self._policy_files[workspace] = PolicyFile.of_workspace(workspace, self.registry)
+        return self._policy_files[workspace]
 
     async def samples(self) -> Sequence[PatternSample]:
         """How turns went that were judged; asked for again after a while."""

@@ -160,7 +160,7 @@ async def _decided(agent: Agent, asked: Asked, session: Session, history: list[M
     for change in changes:
         agent.bus.emit(change.event_type, change.payload(), session_id=session.id)
     samples = await agent.samples()
-    decision = decide(facts, agent.policy(), agent.registry, availability=agent.availability, samples=samples)
+    decision = decide(facts, agent.policy(session), agent.registry, availability=agent.availability, samples=samples)
     scope.emit(_started(decision.facts))
     scope.emit("route.decided", decision.payload((time.perf_counter() - began) * 1000))
     if decision.refusal is not None and decision.refusal.code == "routing_constraint_failure":
