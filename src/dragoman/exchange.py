@@ -173,6 +173,7 @@ FAULT_CODES: Final = {
     "context_overflow": "the history is longer than the model takes",
     "invalid_request": "the provider refused what was asked",
     "timeout": "the provider took too long",
+    "too_many_steps": "the model kept asking for tools, and was stopped",
     "cancelled": "somebody stopped it",
     "server_error": "the provider broke",
 }

@@ -126,6 +126,8 @@ def _accounts_and_rows(
         own = {name: value for name, value in row.items() if name not in fields}
         if key not in catalog.providers:
             own = {"title": key, "dialect": "openai_chat", **own}
+            if own["dialect"] == "openai_chat":
+                own = {"quirks": ["usage_when_asked"], **own}  # most tell what a stream consumed only then
         if own:
             providers[key] = own
     overlay = {"providers": providers, "models": said.get("models") or {}}

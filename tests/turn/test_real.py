@@ -1,0 +1,142 @@
+"""Turns against servers that others wrote: llama.cpp, aimock, and the embedded model."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from dragoman import dialects, settings
+from dragoman.client import Retries
+from dragoman.exchange import Options, StopReason
+from dragoman.message import Message, MessageStatus, Role, TextBlock, ThinkingBlock, ToolResultBlock
+from dragoman.rules import check
+from dragoman.store import Store, open_store
+from dragoman.tools import tool
+from dragoman.turn import Agent
+from tests.client.asking import provider_of
+from tests.servers.fixtures import LLAMA_WORDS, THOUGHT, WORDS
+
+_SETTINGS = """
+default_model = "tiny:tiny"
+[providers.tiny]
+dialect = "{dialect}"
+base_url = "{address}"
+api_key_env = "TINY_KEY"
+[models."tiny:tiny"]
+max_context_tokens = 2000
+supports_tools = true
+supports_thinking = true
+"""
+of_llama = pytest.mark.parametrize("dialect", ["anthropic", "openai_chat", "openai_responses"])
+of_aimock = pytest.mark.parametrize("dialect", dialects.names())
+both_ways = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+SHORT = Options(max_output_tokens=64)
+
+
+@tool
+def read_file(path: str) -> str:
+    """Read a file."""
+    return f"# {path}"
+
+
+@contextlib.asynccontextmanager
+async def agent_at(address: str, dialect: str, folder: Path, **given: object) -> AsyncIterator[Agent]:
+    """An agent whose one model is at that address."""
+    path = urlsplit(provider_of(dialect).base_url or "").path
+    file = folder / "config.toml"
+    file.write_text(_SETTINGS.format(dialect=dialect, address=address + path))
+    file.chmod(0o600)
+    found = settings.load(environment={"TINY_KEY": "sk-tiny"}, file=file, keyring=lambda _: None)
+    given.setdefault("retries", Retries(max_retries=0))
+    async with (
+        open_store("memory:") as store,
+        Agent(store, settings=found, options=SHORT, **given) as agent,  # type: ignore[arg-type]
+    ):
+        yield agent
+
+
+async def kept_in(store: Store, session_id: str) -> list[Message]:
+    return [row.message async for row in store.history(session_id)]
+
+
+def text_of(message: Message) -> str:
+    return "".join(block.text for block in message.content if isinstance(block, TextBlock))
+
+
+@of_llama
+@both_ways
+async def test_llama_cpp_answers_a_turn(dialect: str, streamed: bool, llama_server: str, tmp_path: Path) -> None:
+    async with agent_at(llama_server, dialect, tmp_path, streamed=streamed) as agent:
+        session = await agent.store.create_session()
+        ended = await agent.ask(session.id, "Hello")
+        assert (ended.fault, ended.stop_reason) == (None, StopReason.END_TURN)
+        question, answer = await kept_in(agent.store, session.id)
+        assert (text_of(question), text_of(answer)) == ("Hello", LLAMA_WORDS)
+        assert answer.metadata.usage is not None
+        assert not answer.metadata.usage.estimated
+
+
+@of_aimock
+@both_ways
+async def test_aimock_has_two_tools_run_at_once_and_answers(
+    dialect: str, streamed: bool, aimock_server: str, tmp_path: Path
+) -> None:
+    async with agent_at(aimock_server, dialect, tmp_path, streamed=streamed, tools=[read_file]) as agent:
+        session = await agent.store.create_session()
+        ended = await agent.ask(session.id, "Compare the two files.")
+        assert (ended.fault, ended.llm_calls, ended.tool_calls) == (None, 2, 2)
+        kept = await kept_in(agent.store, session.id)
+        results = [block for one in kept for block in one.content if isinstance(block, ToolResultBlock)]
+        assert {result.content for result in results} == {(TextBlock("# README.md"),), (TextBlock("# LICENSE"),)}
+        assert text_of(kept[-1]) == WORDS
+        assert check(kept) == ()
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "gemini", "openai_responses"])
+async def test_aimock_thinks_before_it_speaks(dialect: str, aimock_server: str, tmp_path: Path) -> None:
+    async with agent_at(aimock_server, dialect, tmp_path) as agent:
+        session = await agent.store.create_session()
+        await agent.ask(session.id, "Please think.")
+        thought, words = (await kept_in(agent.store, session.id))[-1].content
+        assert isinstance(thought, ThinkingBlock)
+        assert (thought.text, words) == (THOUGHT, TextBlock(WORDS))
+
+
+@of_aimock
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [("limited", "rate_limited"), ("broken", "server_error"), ("refused", "invalid_request"), ("cut", None)],
+)
+async def test_what_aimock_fails_with_is_the_fault_of_the_turn(
+    dialect: str, said: str, code: str | None, aimock_server: str, tmp_path: Path
+) -> None:
+    async with agent_at(aimock_server, dialect, tmp_path) as agent:
+        session = await agent.store.create_session()
+        ended = await agent.ask(session.id, said)
+        assert ended.fault is not None
+        assert code in (None, ended.fault.code)
+        kept = await kept_in(agent.store, session.id)
+        assert [one.metadata.status for one in kept] == [MessageStatus.COMPLETE, MessageStatus.ERROR]
+        if dialect != "bedrock_converse":  # where both questions are one message, and aimock answers the first again
+            assert (await agent.ask(session.id, "Hello")).fault is None
+
+
+async def test_the_embedded_model_answers_somebody_who_has_no_key(tmp_path: Path) -> None:
+    found = settings.load(environment={"XDG_CONFIG_HOME": str(tmp_path)}, keyring=lambda _: None)
+    async with (
+        open_store(f"sqlite:///{tmp_path / 'talk.db'}") as store,
+        Agent(store, settings=found, options=Options(max_output_tokens=12, temperature=0)) as agent,
+    ):
+        session = await store.create_session()
+        ended = await agent.ask(session.id, "Say hello.")
+        assert ended.fault is None
+        assert ended.model.startswith("local:")
+        question, answer = await kept_in(store, session.id)
+        assert (question.role, answer.role) == (Role.USER, Role.ASSISTANT)
+        assert text_of(answer).strip()
+        assert answer.metadata.usage is not None
+        assert answer.metadata.usage.cost_usd == 0
