@@ -19,7 +19,7 @@ import pytest
 
 from dragoman import dialects
 from dragoman.client import Call, Client, Journal, Limits, Retries, Timeouts
-from dragoman.client.addresses import SPOKEN, address_of
+from dragoman.client.addresses import address_of, asking_of
 from dragoman.event import MessageComplete, StreamError, TextDelta
 from dragoman.exchange import ErrorClass, Fault, Reply
 from dragoman.settings import Secret
@@ -53,8 +53,9 @@ async def failed(client: Client, call: Call, *, streamed: bool) -> Fault:
 # --- what is sent ----------------------------------------------------------------------------------------------------
 
 
-def test_every_dialect_has_an_address() -> None:
-    assert set(SPOKEN) == set(dialects.names())
+@every_dialect
+def test_every_dialect_says_how_it_is_asked(dialect: str) -> None:
+    assert asking_of(dialect).whole.startswith("/")
 
 
 @every_dialect

@@ -16,6 +16,14 @@ from dragoman.dialects.bedrock_converse.reply import read_reply, write_reply
 from dragoman.dialects.bedrock_converse.request import read_request, write_request
 from dragoman.dialects.bedrock_converse.words import NAME
 from dragoman.dialects.bedrock_converse.writer import stream_writer
+from dragoman.dialects.parts.asking import Asking
+
+OVER_HTTP: Final = Asking(
+    "/model/{model}/converse",
+    "/model/{model}/converse-stream",
+    says_stream=False,
+    stream_type="application/vnd.amazon.eventstream",
+)
 
 # Options that a request does not say here, and why nothing is lost by that.
 UNSPOKEN: Final = {
@@ -26,6 +34,7 @@ UNSPOKEN: Final = {
 
 __all__ = [
     "NAME",
+    "OVER_HTTP",
     "UNSPOKEN",
     "read_error",
     "read_reply",

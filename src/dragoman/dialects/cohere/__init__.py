@@ -14,6 +14,9 @@ from dragoman.dialects.cohere.error import read_error, write_error
 from dragoman.dialects.cohere.reply import read_reply, write_reply
 from dragoman.dialects.cohere.request import read_request, write_request
 from dragoman.dialects.cohere.stream import stream_reader, stream_writer
+from dragoman.dialects.parts.asking import Asking
+
+OVER_HTTP: Final = Asking("/v2/chat")
 
 # Options that a request does not say here, and why nothing is lost by that.
 UNSPOKEN: Final = {
@@ -23,6 +26,7 @@ UNSPOKEN: Final = {
 __all__ = [
     "ALSO_RECORDED_AS",
     "NAME",
+    "OVER_HTTP",
     "UNSPOKEN",
     "read_error",
     "read_reply",

@@ -15,6 +15,14 @@ from dragoman.dialects.gemini.reply import read_reply, write_reply
 from dragoman.dialects.gemini.request import read_request, write_request
 from dragoman.dialects.gemini.spelling import NAME
 from dragoman.dialects.gemini.writer import stream_writer
+from dragoman.dialects.parts.asking import Asking
+
+OVER_HTTP: Final = Asking(
+    "/v1beta/models/{model}:generateContent",
+    "/v1beta/models/{model}:streamGenerateContent?alt=sse",
+    key_header="x-goog-api-key",
+    says_stream=False,
+)
 
 # Options that a request does not say here, and why nothing is lost by that.
 UNSPOKEN: Final = {
@@ -25,6 +33,7 @@ UNSPOKEN: Final = {
 
 __all__ = [
     "NAME",
+    "OVER_HTTP",
     "UNSPOKEN",
     "read_error",
     "read_reply",

@@ -15,6 +15,9 @@ from dragoman.dialects.ollama.error import read_error, write_error
 from dragoman.dialects.ollama.reply import read_reply, write_reply
 from dragoman.dialects.ollama.request import read_request, write_request
 from dragoman.dialects.ollama.stream import stream_reader, stream_writer
+from dragoman.dialects.parts.asking import Asking
+
+OVER_HTTP: Final = Asking("/api/chat", stream_type="application/x-ndjson")
 
 # Options that a request does not say here, and why nothing is lost by that.
 UNSPOKEN: Final = {
@@ -23,6 +26,7 @@ UNSPOKEN: Final = {
 
 __all__ = [
     "NAME",
+    "OVER_HTTP",
     "UNSPOKEN",
     "read_error",
     "read_reply",

@@ -8,6 +8,8 @@ Of several choices the first one is the reply.
 
 from __future__ import annotations
 
+from typing import Final
+
 from dragoman.dialects.openai_chat.blocks import NAME
 from dragoman.dialects.openai_chat.error import read_error, write_error
 from dragoman.dialects.openai_chat.quirks import QUIRKS
@@ -15,9 +17,13 @@ from dragoman.dialects.openai_chat.reader import stream_reader
 from dragoman.dialects.openai_chat.reply import read_reply, write_reply
 from dragoman.dialects.openai_chat.request import read_request, write_request
 from dragoman.dialects.openai_chat.writer import stream_writer
+from dragoman.dialects.parts.asking import Asking
+
+OVER_HTTP: Final = Asking("/chat/completions")
 
 __all__ = [
     "NAME",
+    "OVER_HTTP",
     "QUIRKS",
     "read_error",
     "read_reply",

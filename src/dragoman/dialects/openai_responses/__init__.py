@@ -21,15 +21,21 @@ And what a reply remembers:
 
 from __future__ import annotations
 
+from typing import Final
+
 from dragoman.dialects.openai_responses.blocks import NAME
 from dragoman.dialects.openai_responses.error import read_error, write_error
 from dragoman.dialects.openai_responses.reader import stream_reader
 from dragoman.dialects.openai_responses.reply import read_reply, write_reply
 from dragoman.dialects.openai_responses.request import QUIRKS, read_request, write_request
 from dragoman.dialects.openai_responses.writer import stream_writer
+from dragoman.dialects.parts.asking import Asking
+
+OVER_HTTP: Final = Asking("/responses")
 
 __all__ = [
     "NAME",
+    "OVER_HTTP",
     "QUIRKS",
     "read_error",
     "read_reply",
