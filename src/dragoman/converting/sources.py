@@ -251,7 +251,12 @@ def _found(values: list[Any], given: str | None, name: str, first: Piece) -> Det
     if given is not None:
         return Detected(given, formats.layout_of(given, values[0]), "")
     try:
-        return formats.detect(values)
+        try:
+            return formats.detect(values)
+        except InputError as error:
+            if error.code != "unknown_format":
+                raise
+            return formats.detect(values[:1])  # then it is a later line that is wrong, and reading names it
     except InputError as error:
         where = f"{name}, line {first.number}"
         raise InputError(error.what, where=where, remedy=error.remedy, code=error.code) from None

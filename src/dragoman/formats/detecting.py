@@ -131,7 +131,8 @@ def _tried(values: Sequence[Any]) -> list[_Candidate]:
 
 def _candidate(name: str, values: Sequence[Any]) -> _Candidate | None:
     by_message = layout_of(name, values[0])
-    if by_message and not _MESSAGE_KEYS & values[0].keys():
+    listed = values[0] if by_message else values[0][0] if isinstance(values[0], list) and values[0] else None
+    if listed is not None and not (isinstance(listed, dict) and _MESSAGE_KEYS & listed.keys()):
         return None
     pieces = [Piece(number, msgspec.json.encode(value)) for number, value in enumerate(values)]
     groups = [pieces] if by_message else [[piece] for piece in pieces]
