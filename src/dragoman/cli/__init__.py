@@ -125,6 +125,33 @@ _command(
         dragoman models --providers --ready
     """,
 )
+_command(
+    "ask",
+    "ask:ask",
+    "Ask a model, and print its answer as it arrives: for pipes, scripts and quick questions.\n\n"
+    "Without a key, the embedded model answers. The conversation is stored; --continue goes on with it.",
+    group=MODELS,
+    examples="""
+        dragoman ask 'What is a dragoman?'
+        git diff | dragoman ask --model sonnet 'Review this change'
+        dragoman ask --continue 'And in one sentence?'
+        dragoman ask --tool read_file --tool search_files 'Where is the retry logic?'
+    """,
+    codes="0: it answered. 1: it failed; what had arrived is kept. 2: it could not be asked. 130: it was stopped.",
+)
+_command(
+    "swap",
+    "swap:swap",
+    "Show what another model would be told of a conversation, and have it go on there.\n\n"
+    "Nothing that is stored changes, so that swapping back brings everything back.",
+    group=MODELS,
+    examples="""
+        dragoman swap last gemini --dry-run
+        dragoman swap last gemini
+        dragoman swap last -
+    """,
+    codes="0: it can go on there. 1: something is in the way. 2: it could not be found out.",
+)
 route = App(
     name="route",
     help="Show which model would answer, and why; check a routing policy.",

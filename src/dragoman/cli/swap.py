@@ -1,0 +1,101 @@
+"""``dragoman swap``: what would become of a conversation if another model went on with it, and the swap itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any, Literal
+
+import msgspec
+from cyclopts import Parameter
+from rich.table import Table
+
+from dragoman import settings as keys
+from dragoman.adapter import Adapter
+from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
+from dragoman.cli.terminal import console, counted, dollars, print_json, safe_line
+from dragoman.errors import InputError, UnknownModelError
+from dragoman.handoff import SwapPlan, plan_swap
+from dragoman.ids import ToolIds
+from dragoman.pricing import library_prices
+from dragoman.store import Session
+
+REFUSED = 1
+
+
+async def swap(
+    session: str,
+    model: str,
+    *,
+    dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    policy: Literal["strict", "placeholder"] = "strict",
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Show what another model would be told of a conversation, and have it go on there.
+
+    Parameters
+    ----------
+    session
+        The conversation.
+    model
+        The model that is to go on, by its id or an alias; "-" lets the routing choose again.
+    dry_run
+        Show it, and change nothing.
+    policy
+        What becomes of a picture that the model cannot see: strict refuses the swap, placeholder says that a picture
+        was there. What is stored stays as it is.
+    """
+    settings = keys.load()
+    async with opened(store) as kept:
+        found = await session_named(kept, session)
+        if model == "-":
+            await kept.change_session(found.id, active_model=None)
+            console().print(f"{found.id}: the routing chooses again")
+            return 0
+        try:
+            row = settings.catalog.model(model)
+        except UnknownModelError:
+            raise InputError(f"no model is called {model!r}", remedy="See the names with dragoman models") from None
+        history = [one.message async for one in kept.history(found.id)]
+        adapter = Adapter(settings.catalog.provider(row.provider), row, ToolIds(await kept.tool_ids(found.id)))
+        prices = library_prices(settings.catalog.price_names, settings.catalog.is_free)
+        plan = plan_swap(history, adapter, policy=policy, prices=prices, at=kept.clock())
+        if plan.is_possible and not dry_run:
+            found = await kept.change_session(found.id, active_model=row.id)
+    is_done = plan.is_possible and not dry_run
+    if json:
+        print_json(_document(found, plan, is_done=is_done))
+    else:
+        _show(found, plan, is_done=is_done)
+    return 0 if plan.is_possible else REFUSED
+
+
+def _document(session: Session, plan: SwapPlan, *, is_done: bool) -> dict[str, Any]:
+    told = msgspec.to_builtins(plan)
+    del told["messages"]
+    return {"session_id": session.id, "is_possible": plan.is_possible, "is_done": is_done, **told}
+
+
+def _show(session: Session, plan: SwapPlan, *, is_done: bool) -> None:
+    out = console()
+    outcomes = Counter(block.outcome for block in plan.blocks)
+    out.print(f"[bold]{safe_line(session.title or session.id)}[/] → [bold]{plan.model}[/]")
+    kept = counted(outcomes["kept"], "block is kept", "blocks are kept")
+    out.print(f"{kept}, {outcomes['projected']} told otherwise, {outcomes['left_out']} left out")
+    others = [block for block in plan.blocks if block.outcome != "kept"]
+    if others:
+        table = Table("message", "block", "what becomes of it", "why", box=None, pad_edge=False)
+        for block in others[:20]:
+            table.add_row(f"…{block.message_id[-6:]} {block.place}", block.block_type, block.outcome, block.reason)
+        out.print(table)
+        if len(others) > 20:
+            out.print(f"and {len(others) - 20} more; --json has them all")
+    fits = "it fits" if plan.fits else "it does not fit"
+    cost = "" if plan.first_turn_usd is None else f"; its prompt will cost about {dollars(plan.first_turn_usd)}"
+    out.print(f"About {plan.estimated_input_tokens:,} tokens: {fits}{cost}")
+    for blocker in plan.blockers:
+        out.print(f"[red]In the way:[/] {safe_line(blocker)}")
+    if is_done:
+        out.print("From now on it answers here.")
+    elif plan.is_possible:
+        out.print("Nothing was changed.")
