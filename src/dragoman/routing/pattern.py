@@ -11,6 +11,7 @@ of top folders, and no sentence. The one rule: the same samples in the same orde
 
 from __future__ import annotations
 
+import functools
 import heapq
 import re
 from collections.abc import Iterable, Sequence
@@ -118,6 +119,7 @@ def similarity(one: Fingerprint, other: Fingerprint) -> float:
     return min(1.0, alike)
 
 
+@functools.lru_cache(maxsize=16_384)  # there are few different sets, and many samples that have them
 def _jaccard(one: tuple[str, ...], other: tuple[str, ...]) -> float:
     """The share of what is in both in what is in either; two empty sets are alike."""
     if one == other:
