@@ -326,6 +326,7 @@ class _Connection:
 
     async def aclose(self) -> None:
         self._is_closed = True
+        self._client = None
         self._over.set()
         if self._keeper is not None:
             await asyncio.wait({self._keeper})
@@ -340,7 +341,7 @@ class _Connection:
 
     async def _connected(self) -> mcp.Client:
         async with self._opening:
-            if self._client is not None:
+            if self._client is not None and self._keeper is not None and not self._keeper.done():
                 return self._client
             if self._is_closed:
                 raise ToolSourceError("it is closed", where=f"MCP server {self.server.name!r}")

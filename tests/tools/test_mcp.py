@@ -1,0 +1,408 @@
+"""MCP servers as sources of tools: real servers, over pipes and over HTTP, ours and published ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import (
+    AudioBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    SideEffects,
+    TextBlock,
+    ToolResultBlock,
+)
+from dragoman.errors import ToolSourceError
+from dragoman.tools import ToolRegistry, dispatch
+from dragoman.tools.mcp import McpServer, McpTools, servers_from, tool_name
+from tests.conftest import ROOT
+from tests.servers.running import node, npm
+from tests.tools.calling import Heard, a_bench, a_call, text_of
+from tests.tools.mcp_server import SOUND
+
+PROGRAM = (sys.executable, "-m", "tests.tools.mcp_server")
+
+
+def over_pipes(name: str = "probe", **options: Any) -> McpServer:
+    return McpServer(name=name, command=PROGRAM[0], args=(*PROGRAM[1:], "stdio"), cwd=str(ROOT), **options)
+
+
+class Web:
+    """The server over HTTP, in a process of its own, that can be started again at the same address."""
+
+    def __init__(self, **environment: str) -> None:
+        self._environment = environment
+        self._process: subprocess.Popen[str] | None = None
+        self.url = ""
+
+    def start(self) -> None:
+        found = re.search(r":(\d+)/", self.url)
+        self._process = subprocess.Popen(
+            [*PROGRAM, "http", found[1] if found else "0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **self._environment},
+        )
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+
+    def end(self) -> None:
+        assert self._process is not None
+        with self._process as process:
+            process.kill()
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    made = Web(WORD="sesame")
+    made.start()
+    yield made
+    made.end()
+
+
+@pytest.fixture(params=["pipes", "http"])
+def server(request: pytest.FixtureRequest) -> McpServer:
+    if request.param == "pipes":
+        return over_pipes()
+    web: Web = request.getfixturevalue("web")
+    return McpServer(name="probe", url=web.url, headers={"Authorization": "Bearer sesame"})
+
+
+@contextlib.asynccontextmanager
+async def using(*servers: McpServer) -> AsyncIterator[tuple[McpTools, ToolRegistry]]:
+    async with McpTools(servers) as tools:
+        yield tools, ToolRegistry(tools.tools)
+
+
+async def call(registry: ToolRegistry, name: str, **given: Any) -> ToolResultBlock:
+    (result,) = await dispatch([a_call(name, **given)], registry, a_bench())
+    return result
+
+
+# --- what is brought in ----------------------------------------------------------------------------------------------
+
+
+async def test_the_tools_of_a_server_are_named_by_both_on_every_page_of_its_list(server: McpServer) -> None:
+    async with using(server) as (tools, registry):
+        assert {"probe__echo", "probe__every_kind_of_content", "probe__second_page_tool"} <= {t.name for t in registry}
+        assert all(len(tool.name) <= 64 for tool in registry)
+        echo = registry["probe__echo"].definition
+        assert echo.description == "The tool echo."
+        assert echo.input_schema["properties"]["to"] == {"type": ["string", "null"], "default": None}
+        assert not echo.requires_workspace
+        assert tools.failures == {}
+        (refused,) = tools.refused
+        assert (refused.server, refused.tool) == ("probe", "every_kind_of_content")
+        assert "is taken" in refused.reasons[0]
+
+
+async def test_what_a_tool_can_do_is_what_we_say_and_not_what_it_says() -> None:
+    async with using(over_pipes()) as (_, registry):
+        assert {tool.definition.side_effects for tool in registry} == {SideEffects.EXECUTE}
+    options: dict[str, Any] = {"trust_hints": True, "tool_side_effects": {"echo": SideEffects.NONE}}
+    async with using(over_pipes(side_effects=SideEffects.WRITE, **options)) as (_, registry):
+        assert registry["probe__structured"].definition.side_effects is SideEffects.READ
+        assert registry["probe__echo"].definition.side_effects is SideEffects.NONE
+        assert registry["probe__fail"].definition.side_effects is SideEffects.WRITE
+
+
+async def test_only_the_tools_that_are_allowed_are_brought_in() -> None:
+    async with using(over_pipes(allowed=("echo", "pid"))) as (_, registry):
+        assert [tool.name for tool in registry] == ["probe__echo", "probe__pid"]
+
+
+@pytest.mark.parametrize(
+    ("server", "tool", "name"),
+    [
+        ("files", "readFile", "files__read_file"),
+        ("My-Server", "getHTTPResponse", "my_server__get_http_response"),
+        ("s", "a.b/c d", "s__a_b_c_d"),
+        ("s", "v2-list", "s__v_2_list"),
+        ("1st", "2nd", "n_1st__n_2nd"),
+        ("s", "日本", "s__n"),
+    ],
+)
+def test_a_name_becomes_snake_case(server: str, tool: str, name: str) -> None:
+    assert tool_name(server, tool) == name
+
+
+def test_two_long_names_stay_two() -> None:
+    one, other = tool_name("s", "x" * 200 + "a"), tool_name("s", "x" * 200 + "b")
+    assert one != other
+    assert len(one) == len(other) == 64
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+
+async def test_whatever_a_server_answers_arrives_as_blocks(server: McpServer) -> None:
+    async with using(server) as (_, registry):
+        assert (await call(registry, "probe__every_kind_of_content")).content == (
+            TextBlock("words"),
+            ImageBlock(ImageSource("base64", "aGk="), "image/png"),
+            AudioBlock(ImageSource("base64", SOUND), "audio/wav"),
+            TextBlock("[notes](file:///notes.txt): Some notes."),
+            TextBlock("file:///a.txt\nembedded"),
+            DocumentBlock(ImageSource("base64", "aGk="), "application/pdf", "file:///a.pdf"),
+        )
+        assert text_of(await call(registry, "probe__structured")) == '{"degrees":21}'
+        failed = await call(registry, "probe__fail")
+        assert (text_of(failed), failed.is_error) == ("it rains", True)
+        refused = await call(registry, "probe__refuse")
+        assert refused.is_error
+        assert text_of(refused).startswith("The MCP server refused the call: ")
+
+
+async def test_an_input_is_checked_before_the_server_sees_it(server: McpServer) -> None:
+    async with using(server) as (_, registry):
+        assert "was not run" in text_of(await call(registry, "probe__echo", text=7))
+        assert text_of(await call(registry, "probe__echo", text="ä", to=None)) == "ä"
+
+
+async def test_several_calls_run_at_once_over_one_connection(server: McpServer) -> None:
+    async with using(server) as (_, registry):
+        calls = [a_call("probe__echo", text=str(number)) for number in range(20)]
+        results = await dispatch(calls, registry, a_bench())
+        assert [text_of(result) for result in results] == [str(number) for number in range(20)]
+
+
+async def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_works() -> None:
+    async with using(over_pipes(timeout_s=1)) as (_, registry):
+        assert text_of(await call(registry, "probe__wait")) == "The tool 'probe__wait' took longer than 1 s"
+        assert text_of(await call(registry, "probe__echo", text="still here")) == "still here"
+
+
+async def test_a_call_can_be_cancelled(server: McpServer) -> None:
+    async with using(server) as (_, registry):
+        stop, heard = asyncio.Event(), Heard()
+        waiting = dispatch([a_call("probe__wait")], registry, a_bench(), stop=stop, events=heard)
+        task = asyncio.create_task(waiting)
+        while "tool.called" not in heard.types:
+            await asyncio.sleep(0)
+        stop.set()
+        (result,) = await task
+        assert result.is_error
+        assert text_of(await call(registry, "probe__echo", text="still here")) == "still here"
+
+
+async def test_a_server_sees_the_variables_that_it_is_given_and_no_other_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "sk-secret")
+    monkeypatch.setenv("GIVEN", "word")
+    async with using(over_pipes(env={"TAKEN": "a ${GIVEN}"})) as (_, registry):
+        assert text_of(await call(registry, "probe__environment", variable="TAKEN")) == "a word"
+        assert text_of(await call(registry, "probe__environment", variable="SOME_API_KEY")) == ""
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_cannot_be_reached_says_why_and_the_others_work(web: Web) -> None:
+    servers = [
+        over_pipes("good", allowed=("echo",)),
+        McpServer(name="missing", command="no-such-program-here"),
+        McpServer(name="ends", command="/bin/sh", args=("-c", "echo no config >&2; exit 3")),
+        McpServer(name="mute", command="/bin/sleep", args=("600",), connect_timeout_s=0.5),
+        McpServer(name="babbles", command="/bin/sh", args=("-c", "echo hello; cat > /dev/null"), connect_timeout_s=2),
+        McpServer(name="denied", url=web.url),
+        McpServer(name="closed", url="http://127.0.0.1:9/mcp"),
+        McpServer(name="unset", command="x", env={"A": "${NO_SUCH_VARIABLE}"}),
+    ]
+    async with using(*servers) as (tools, registry):
+        assert [tool.name for tool in registry] == ["good__echo"]
+        assert sorted(tools.failures) == ["babbles", "closed", "denied", "ends", "missing", "mute", "unset"]
+        assert "No such file" in str(tools.failures["missing"])
+        assert "it printed: no config" in str(tools.failures["ends"])
+        assert "no answer in 0.5 s" in str(tools.failures["mute"])
+        assert "NO_SUCH_VARIABLE is not set" in str(tools.failures["unset"])
+        assert text_of(await call(registry, "good__echo", text="hi")) == "hi"
+
+
+async def test_a_server_that_dies_has_failed_that_call_and_is_started_again_for_the_next() -> None:
+    async with using(over_pipes()) as (_, registry):
+        first = text_of(await call(registry, "probe__pid"))
+        died = await call(registry, "probe__die")
+        assert died.is_error
+        assert "how far the call came is not known" in text_of(died)
+        second = text_of(await call(registry, "probe__pid"))
+        assert second.isdigit()
+        assert second != first
+
+
+async def test_a_call_that_changes_nothing_is_made_again_when_its_server_died(tmp_path: Path) -> None:
+    harmless = over_pipes(tool_side_effects={"die-once": SideEffects.READ})
+    async with using(harmless) as (_, registry):
+        result = await call(registry, "probe__die_once", path=str(tmp_path / "died"))
+        assert (text_of(result), result.is_error) == ("done", False)
+
+
+async def test_a_server_that_dies_every_time_is_left_alone_for_a_while() -> None:
+    async with using(over_pipes()) as (_, registry):
+        for _ in range(2):
+            assert "was lost" in text_of(await call(registry, "probe__die"))
+        assert "2 times in a row; it is tried again in" in text_of(await call(registry, "probe__pid"))
+
+
+async def test_a_web_server_that_is_started_again_is_asked_again(web: Web) -> None:
+    server = McpServer(name="probe", url=web.url, headers={"Authorization": "Bearer sesame"})
+    async with using(server) as (_, registry):
+        assert text_of(await call(registry, "probe__echo", text="a")) == "a"
+        web.end()
+        assert (await call(registry, "probe__echo", text="b")).is_error
+        web.start()
+        assert text_of(await call(registry, "probe__echo", text="c")) == "c"
+
+
+async def test_closing_ends_the_servers_and_calls_fail_after_it() -> None:
+    async with using(over_pipes()) as (_, registry):
+        pid = int(text_of(await call(registry, "probe__pid")))
+    assert not Path(f"/proc/{pid}").exists()
+    assert "it is closed" in text_of(await call(registry, "probe__echo", text="a"))
+
+
+async def test_being_cancelled_while_servers_start_leaves_none_behind(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    slow = McpServer(name="slow", command="/bin/sh", args=("-c", f"echo $$ > {file}; exec sleep 600"))
+    opening = asyncio.create_task(McpTools([slow]).__aenter__())
+    while not file.is_file() or not file.read_text().strip():
+        await asyncio.sleep(0.01)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert not Path(f"/proc/{file.read_text().strip()}").exists()
+
+
+# --- configuration ---------------------------------------------------------------------------------------------------
+
+
+def test_servers_are_read_from_the_table_that_most_programs_use() -> None:
+    one, other = servers_from(
+        {
+            "files": {"type": "stdio", "command": "npx", "args": ["-y", "files"], "env": {"A": "b"}},
+            "web": {"url": "https://example.org/mcp", "headers": {"X": "y"}, "side_effects": "read", "allowed": ["a"]},
+        }
+    )
+    assert one == McpServer(name="files", command="npx", args=("-y", "files"), env={"A": "b"})
+    assert (other.url, other.side_effects, other.allowed) == ("https://example.org/mcp", SideEffects.READ, ("a",))
+
+
+@pytest.mark.parametrize(
+    "entry", [{}, {"command": "a", "url": "b"}, {"command": 7}, {"command": "a", "autostart": True}], ids=str
+)
+def test_a_server_that_makes_no_sense_is_named(entry: dict[str, Any]) -> None:
+    with pytest.raises(ToolSourceError, match="MCP server 'odd'"):
+        servers_from({"odd": entry})
+
+
+def test_two_servers_of_one_name_are_refused_and_keys_are_not_shown() -> None:
+    server = McpServer(name="a", url="https://example.org", headers={"Authorization": "Bearer secret"})
+    assert "secret" not in repr(server)
+    with pytest.raises(ToolSourceError, match="one name"):
+        McpTools([server, server])
+
+
+# --- published servers -----------------------------------------------------------------------------------------------
+
+PINS = Path(__file__).parent / "mcp_servers"
+INSTALLED = ROOT / ".cache" / "mcp-servers"
+
+
+@pytest.fixture(scope="session")
+def published() -> Path:
+    """The packages that are pinned, installed once, whoever comes first."""
+    INSTALLED.mkdir(parents=True, exist_ok=True)
+    pins = (PINS / "package-lock.json").read_bytes()
+    stamp = INSTALLED / "installed.json"
+    with (INSTALLED / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not stamp.is_file() or stamp.read_bytes() != pins:
+            for name in ("package.json", "package-lock.json"):
+                shutil.copy(PINS / name, INSTALLED)
+            command = [*npm(), "ci", "--silent", "--no-audit", "--no-fund", "--ignore-scripts"]
+            path = f"{Path(node()).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, cwd=INSTALLED, env={**os.environ, "PATH": path}
+            )
+            if done.returncode:
+                pytest.skip(f"the published servers cannot be installed: {done.stderr.strip()[-300:]}")
+            stamp.write_bytes(pins)
+    return INSTALLED / "node_modules" / "@modelcontextprotocol"
+
+
+async def test_the_reference_server_works_over_pipes(published: Path) -> None:
+    program = published / "server-everything" / "dist" / "index.js"
+    async with using(McpServer(name="everything", command=node(), args=(str(program), "stdio"))) as (tools, registry):
+        assert tools.refused == ()
+        assert len(registry) > 10
+        assert text_of(await call(registry, "everything__echo", message="hi")) == "Echo: hi"
+        assert "5" in text_of(await call(registry, "everything__get_sum", a=2, b=3))
+        image = await call(registry, "everything__get_tiny_image")
+        assert any(isinstance(block, ImageBlock) and block.media_type == "image/png" for block in image.content)
+        structured = await call(registry, "everything__get_structured_content", location="Chicago")
+        assert "temperature" in text_of(structured)
+        assert text_of(await call(registry, "everything__get_resource_links", count=2)).count("](demo://") == 2
+        assert "was not run" in text_of(await call(registry, "everything__get_structured_content", location="Rome"))
+
+
+async def test_the_reference_server_works_over_http_and_after_it_was_started_again(published: Path) -> None:
+    program = published / "server-everything" / "dist" / "index.js"
+    port = free_port()
+
+    def start() -> subprocess.Popen[str]:
+        made = subprocess.Popen(
+            [node(), str(program), "streamableHttp"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PORT": str(port)},
+        )
+        assert made.stderr is not None
+        while "listening" not in made.stderr.readline():
+            assert made.poll() is None
+        return made
+
+    with start() as first:
+        async with using(McpServer(name="everything", url=f"http://127.0.0.1:{port}/mcp")) as (tools, registry):
+            assert tools.failures == {}
+            assert text_of(await call(registry, "everything__echo", message="one")) == "Echo: one"
+            first.kill()
+            first.wait()
+            with start() as second:
+                assert text_of(await call(registry, "everything__echo", message="two")) == "Echo: two"
+                second.kill()
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+async def test_the_published_server_of_files_works(published: Path, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("remember the milk")
+    program = published / "server-filesystem" / "dist" / "index.js"
+    server = McpServer(name="files", command=node(), args=(str(program), str(tmp_path)), trust_hints=True)
+    async with using(server) as (tools, registry):
+        assert tools.refused == ()
+        assert registry["files__read_text_file"].definition.side_effects is SideEffects.READ
+        assert registry["files__write_file"].definition.side_effects is SideEffects.EXECUTE
+        read = await call(registry, "files__read_text_file", path=str(tmp_path / "note.txt"))
+        assert text_of(read) == "remember the milk"
+        assert (await call(registry, "files__read_text_file", path="/etc/passwd")).is_error
