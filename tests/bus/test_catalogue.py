@@ -1,0 +1,158 @@
+"""The catalogue: every event that the specification names, each with a payload that survives JSON."""
+
+from __future__ import annotations
+
+from typing import Any, get_args, get_origin, get_type_hints
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.bus import CATALOGUE, Payload, Sensitivity
+from dragoman.bus.catalogue import (
+    RESERVED,
+    SPELLINGS,
+    EvalCompleted,
+    Policy,
+    ToolErrorClass,
+    TurnStarted,
+    checked,
+    payload_from,
+    type_from,
+)
+from dragoman.errors import EventError, UnknownEventError
+from dragoman.routing import SLOTS
+
+NAMED = [
+    "session.created",
+    "session.resumed",
+    "session.ended",
+    "turn.started",
+    "turn.completed",
+    "turn.cancelled",
+    "llm.call_started",
+    "llm.call_completed",
+    "llm.call_failed",
+    "tool.called",
+    "tool.completed",
+    "tool.failed",
+    "tool.input_invalid",
+    "tool.confirmation_requested",
+    "tool.confirmation_resolved",
+    "route.decided",
+    "route.overridden",
+    "routing.policy_invalid",
+    "routing.provider_unavailable",
+    "routing.provider_recovered",
+    "routing_constraint_failure",
+    "tool_input_invalid",
+    "skill.loaded",
+    "skill.created",
+    "memory.updated",
+    "memory.eviction",
+    "pattern.recorded",
+    "pattern.matched",
+    "pattern.evicted",
+    "pattern.override_dismissed",
+    "eval.started",
+    "eval.completed",
+    "eval.failed",
+    "delegate.started",
+    "delegate.completed",
+    "delegate.failed",
+    "feedback.explicit",
+    "feedback.implicit",
+    "gateway.key_issued",
+    "gateway.key_revoked",
+    "gateway.key_rotated",
+    "gateway.quota_exceeded",
+    "gateway.auth_failed",
+    "quota.alert",
+    "trace.swept",
+    "bus.subscriber_registered",
+    "bus.subscriber_unregistered",
+    "bus.gap_detected",
+    "provider.degraded",
+]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_event_that_is_specified_is_there(name: str) -> None:
+    assert type_from(name).event_type == SPELLINGS.get(name, name)
+
+
+def test_no_event_has_a_name_of_a_stream() -> None:
+    assert [name for name in CATALOGUE if name.startswith(RESERVED)] == []
+
+
+def test_the_slots_and_the_failures_of_tools_are_those_of_the_rooms_that_emit_them() -> None:
+    assert get_args(Policy) == tuple(SLOTS)
+    assert len(get_args(ToolErrorClass)) == 8
+
+
+def made_by_chance(payload: type[Payload]) -> st.SearchStrategy[Payload]:
+    hints = get_type_hints(payload, include_extras=True)
+    fields = {field.name: value_of(hints[field.name]) for field in msgspec.structs.fields(payload)}
+    return st.fixed_dictionaries(fields).map(lambda given: payload(**given))
+
+
+def value_of(hint: Any) -> st.SearchStrategy[Any]:
+    """Values of a type, as its annotation limits them."""
+    if get_origin(hint) is tuple:
+        return st.lists(value_of(get_args(hint)[0]), max_size=2).map(tuple)
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        hints = get_type_hints(hint, include_extras=True)
+        fields = {field.name: value_of(hints[field.name]) for field in msgspec.structs.fields(hint)}
+        return st.fixed_dictionaries(fields).map(lambda given: hint(**given))
+    arguments = get_args(hint)
+    if type(None) in arguments:
+        return st.none() | st.one_of(*[value_of(part) for part in arguments if part is not type(None)])
+    if hasattr(hint, "__metadata__"):
+        meta = hint.__metadata__[0]
+        if meta.pattern is not None:
+            return st.text("0123456789abcdef", min_size=64, max_size=64)
+        make = st.integers if arguments[0] is int else st.floats
+        limits = {"min_value": meta.ge, "max_value": meta.le if meta.le is not None else 10**9}
+        return make(**limits)
+    if hint == dict[str, Any]:
+        return st.dictionaries(st.text(), st.integers(-(2**53), 2**53) | st.text(), max_size=3)
+    if hint.__name__ == "Decimal":
+        return st.decimals(allow_nan=False, allow_infinity=False, places=9, min_value=0, max_value=10**6)
+    if hint.__name__ == "datetime":
+        return st.datetimes(timezones=st.timezones())
+    return st.floats(allow_nan=False, allow_infinity=False) if hint is float else st.from_type(hint)
+
+
+@pytest.mark.parametrize("name", sorted(CATALOGUE))
+def test_a_payload_survives_json(name: str) -> None:
+    @given(made_by_chance(CATALOGUE[name]))
+    def holds(payload: Payload) -> None:
+        again, data = checked(payload)
+        assert msgspec.json.decode(data, type=CATALOGUE[name]) == again
+        assert payload_from(name, msgspec.json.decode(data)) == again
+
+    holds()
+
+
+def test_what_a_turn_began_with_is_private_unless_its_text_was_included_without_secrets() -> None:
+    plain = TurnStarted(
+        user_message_hash="0" * 64, estimated_input_tokens=1, has_images=False, has_tool_calls_in_history=False
+    )
+    assert plain.sensitivity() is Sensitivity.PRIVATE
+    with_text = msgspec.structs.replace(plain, user_message_text_redacted="hello")
+    assert with_text.sensitivity() is Sensitivity.USER_CONTROLLED
+
+
+def test_an_evaluation_without_a_rationale_is_pseudonymous() -> None:
+    plain = EvalCompleted(evaluation_id="e", evaluator="judge", score=1)
+    assert plain.sensitivity() is Sensitivity.PSEUDONYMOUS
+    assert msgspec.structs.replace(plain, rationale="good").sensitivity() is Sensitivity.USER_CONTROLLED
+
+
+def test_what_is_wrong_is_named_with_its_place() -> None:
+    with pytest.raises(EventError, match=r"event tool_input_invalid.*\$\.validation_errors\[0\]") as caught:
+        payload_from("tool.input_invalid", {"tool_name": "t", "validation_errors": [3]})
+    assert caught.value.code == "invalid_event"
+    with pytest.raises(UnknownEventError):
+        payload_from("no.such_thing", {})
