@@ -20,7 +20,7 @@ import pytest
 from dragoman import dialects
 from dragoman.client import Call, Client, Journal, Limits, Retries, Timeouts
 from dragoman.client.addresses import address_of, asking_of
-from dragoman.event import MessageComplete, StreamError, TextDelta
+from dragoman.event import MessageComplete, StreamError, TextDelta, fold
 from dragoman.exchange import ErrorClass, Fault, Reply
 from dragoman.settings import Secret
 from tests import recorded
@@ -238,6 +238,21 @@ async def test_a_connection_that_breaks_before_an_event_is_made_again(first: Ans
     async with Faulty([first, stream([STREAMED])]) as server, Unhurried() as client:
         reply = await told(client, call_to("openai_chat", server.address, streamed=True))
     assert (text_of(reply), reply.fault, len(client.waits)) == (LLAMA_WORDS, None, 1)
+
+
+async def test_what_had_arrived_when_the_connection_broke_is_read_though_nobody_had_read_it() -> None:
+    pieces = STREAMED.split(b"data: [DONE]")[0].rsplit(b'data: {"choices":[{"finish_reason":"stop"', 1)[0]
+    half = pieces.index(b"Project")
+    answers = [stream([pieces[:half]], 0.05, chunk(pieces[half:]), CLOSE)]
+    async with Faulty(answers) as server, Client() as client:
+        events = []
+        async for event in client.stream(call_to("openai_chat", server.address, streamed=True)):
+            if not events:
+                await asyncio.sleep(0.3)  # the rest comes meanwhile, and the end of the connection
+            events.append(event)
+    reply = fold(events)
+    assert reply.fault is not None
+    assert (reply.fault.code, text_of(reply)) == ("stream_broken", LLAMA_WORDS)
 
 
 async def test_an_error_in_the_first_event_is_asked_again_and_one_behind_it_is_not() -> None:
@@ -485,10 +500,10 @@ async def test_a_redirect_within_the_same_place_is_followed_if_it_keeps_the_ques
         assert (await client.send(call_to("openai_chat", server.address, streamed=False))).fault is None
     assert [asked.path for asked in server.requests] == ["/v1/chat/completions", "/there"]
     assert server.requests[1].json == server.requests[0].json
-    for status, location in ((302, "/there"), (308, "/v1/chat/completions")):
-        async with Faulty([answer(b"", status, location=location)]) as server, Client() as client:
+    for status, tries in ((302, 1), (308, 4)):  # another question, and one without end
+        async with Faulty([answer(b"", status, location="/there")]) as server, Client() as client:
             fault = await failed(client, call_to("openai_chat", server.address, streamed=False), streamed=False)
-        assert fault.code == "bad_content_type"
+        assert (fault.code, len(server.requests)) == ("bad_content_type", tries)
 
 
 @every_dialect
