@@ -40,6 +40,8 @@ FORMS = {
 }
 
 
+# What the AI SDK's format cannot do: it has a result only beside its call, and some recorded histories have none there.
+APART = {"vercel": {MOVED, "a result stands with its call here, and there is none without one"}}
 CONVERSATIONS = {each.NAME: each for each in conversations()}
 EVERYTHING = (*dialects.names(), *CONVERSATIONS)
 
@@ -138,7 +140,12 @@ def test_recorded_traffic_loses_nothing_without_a_word_in_any_format_of_conversa
     assert tally.requests[source] > 0
     assert tally.shortfalls == []
     said = NEVER_LOST - {"tool"}
-    assert [key for key in tally.counts if key[2] in said and key[3] in ("loss", "changed")] == []
+    others = {
+        (target, note)
+        for _, target, kind, outcome, note in tally.notes
+        if kind in said and outcome in ("loss", "changed") and note not in APART.get(target, set())
+    }
+    assert others == set()
 
 
 # --- what the measuring notices --------------------------------------------------------------------------------------

@@ -1,0 +1,30 @@
+"""Conversations in Pydantic AI's own words."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_WHEN: Final = "2026-05-08T09:30:00Z"
+_CALL: Final = {"tool_name": "read_file", "args": '{"path": ', "tool_call_id": "call_1", "part_kind": "tool-call"}
+_SEARCH: Final = {"tool_name": "web_search", "args": {"query": "x"}, "tool_call_id": "srv_1"}
+
+
+def _answered(part: dict[str, Any]) -> list[dict[str, Any]]:
+    asked = {"content": "Hello.", "timestamp": _WHEN, "part_kind": "user-prompt"}
+    said = [part, {"content": "Hi.", "part_kind": "text"}]
+    return [{"parts": [asked], "kind": "request"}, {"parts": said, "timestamp": _WHEN, "kind": "response"}]
+
+
+def _thought(content: str, **more: Any) -> dict[str, Any]:
+    return {"content": content, **more, "part_kind": "thinking"}
+
+
+WIRES: Final[dict[str, Any]] = {
+    "thinking": _answered(_thought("A greeting.")),
+    "signature of thinking": _answered(_thought("A greeting.", signature="c2VhbGVk", provider_name="anthropic")),
+    "redacted_thinking": _answered(
+        _thought("", id="redacted_thinking", signature="c2VhbGVk", provider_name="anthropic")
+    ),
+    "invalid_tool_use": _answered(_CALL),
+    "opaque": _answered({**_SEARCH, "provider_name": "openai", "part_kind": "builtin-tool-call"}),
+}
