@@ -1,0 +1,294 @@
+"""Messages of traces: what instrumentations write comes back as it was, and what we write fits the conventions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from dragoman import codec, dialects
+from dragoman.errors import FormatError, InputError
+from dragoman.fidelity.cases import CASES, sample
+from dragoman.message import (
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    InvalidToolUseBlock,
+    Message,
+    MessageMetadata,
+    MessageStatus,
+    RedactedThinkingBlock,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from dragoman.transcripts import open_telemetry
+from dragoman.transcripts.open_telemetry import INPUT, INSTRUCTIONS, OUTPUT
+from tests.transcripts.conftest import Judge
+from tests.transcripts.mutation import mutations
+
+NOON = datetime(2026, 5, 8, 12, tzinfo=UTC)
+Judging = Callable[..., Judge]
+
+
+def read(wire: Any) -> tuple[Message, ...]:
+    return open_telemetry.read_messages(wire, session_id="sess_1", created_at=NOON)
+
+
+def given_back(wire: Any) -> Any:
+    """What is written after the messages were stored and loaded."""
+    written = open_telemetry.write_messages(codec.decode(codec.encode(message)) for message in read(wire))
+    assert written.losses == ()
+    return written.wire
+
+
+def message(role: str, *parts: dict[str, Any], **told: Any) -> dict[str, Any]:
+    return {"role": role, "parts": list(parts), **told}
+
+
+def text(content: str) -> dict[str, Any]:
+    return {"type": "text", "content": content}
+
+
+def call(arguments: Any = None, call_id: str = "call_1") -> dict[str, Any]:
+    return {"type": "tool_call", "id": call_id, "name": "look", "arguments": arguments}
+
+
+def answer(response: Any, call_id: str = "call_1") -> dict[str, Any]:
+    return {"type": "tool_call_response", "id": call_id, "response": response}
+
+
+def said(role: Role, *blocks: Any, number: int = 1, **metadata: Any) -> Message:
+    return Message(f"01HZ{number:022d}", "sess_1", role, blocks, MessageMetadata(**metadata), NOON)
+
+
+# --- judged ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_made_of_opentelemetrys_types_comes_back_as_it_was(judge: Judging) -> None:
+    conversations = judge("open-telemetry").ask("generate", {"first": 0, "count": 400})
+    assert len(conversations) == 400
+    assert [wire for wire in conversations if json.dumps(given_back(wire)) != json.dumps(wire)] == []
+
+
+def test_the_schema_takes_what_is_made_of_opentelemetrys_types(judge: Judging) -> None:
+    for wire in judge("open-telemetry").ask("generate", {"first": 0, "count": 100}):
+        assert judge("open-telemetry").ask("breaches", {"attribute": INPUT, "value": wire}) == []
+
+
+@pytest.mark.parametrize(
+    "part", [{"content": "a"}, {"type": "text"}, {"type": "tool_call"}, {"type": "blob", "content": "YQ=="}]
+)
+def test_the_schema_refuses_a_part_of_a_known_type_that_is_none(judge: Judging, part: dict[str, Any]) -> None:
+    assert judge("open-telemetry").ask("breaches", {"attribute": INPUT, "value": [message("user", part)]})
+
+
+def test_the_attributes_of_an_agents_spans_come_back_as_they_were(judge: Judging) -> None:
+    spans = judge("open-telemetry").ask("traces")
+    assert len(spans) == 20  # two of each version, with and without what was said
+    assert [span for span in spans if json.dumps(given_back(span)) != json.dumps(span)] == []
+
+
+def test_the_attributes_of_a_span_say_what_was_said(judge: Judging) -> None:
+    span = judge("open-telemetry").ask("traces")[-3]  # the second of version 6, with content
+    messages = read(span)
+    assert [(each.role.value, [block.type for block in each.content]) for each in messages] == [
+        ("system", ["text"]),
+        ("system", ["text"]),
+        ("user", ["text", "image", "document", "opaque", "audio", "document"]),
+        ("assistant", ["thinking", "text", "tool_use", "tool_use", "opaque", "opaque"]),
+        ("tool", ["tool_result"]),
+        ("tool", ["tool_result"]),
+        ("assistant", ["text", "opaque"]),
+    ]
+    usage = messages[-1].metadata.usage
+    assert usage is not None
+    assert usage.output_tokens == span["gen_ai.usage.output_tokens"]
+    assert (usage.cost_usd, usage.pricing_version) == (Decimal(0), "not-recorded")
+    assert messages[-1].metadata.model == f"{span['gen_ai.provider.name']}:{span['gen_ai.response.model']}"
+
+
+def test_what_we_write_of_every_dialect_fits_the_conventions(judge: Judging) -> None:
+    wrong = []
+    for name in dialects.names():
+        dialect: Any = dialects.load(name)
+        for case in CASES:
+            wire = sample(dialect, case) if case.answer is None else None
+            if wire is None:
+                continue
+            written = open_telemetry.write_messages(dialect.read_request(wire).messages).wire
+            judged = judge("open-telemetry").ask("breaches", {"attribute": INPUT, "value": written})
+            wrong.extend(f"{name}, {case.name}: {breach}" for breach in judged)
+    assert wrong == []
+
+
+def test_opentelemetrys_types_take_all_that_a_message_may_say(judge: Judging) -> None:
+    history = [
+        said(Role.SYSTEM, TextBlock("Be brief."), number=1),
+        said(
+            Role.USER,
+            TextBlock("What is this?"),
+            ImageBlock(ImageSource("base64", "iVBORw=="), "image/png"),
+            ImageBlock(ImageSource("url", "https://example.com/a"), "image/*"),
+            DocumentBlock(ImageSource("url", "https://example.com/a.pdf"), "application/pdf", "report.pdf"),
+            number=2,
+            user_id="u",
+        ),
+        said(
+            Role.ASSISTANT,
+            ThinkingBlock("I have to look.", "sig"),
+            RedactedThinkingBlock("blob"),
+            TextBlock("I look."),
+            ToolUseBlock("tu_01", "look", {"path": "a"}),
+            InvalidToolUseBlock("tu_02", "look", '{"path": 1}', "path is a text"),
+            number=3,
+            model="anthropic:claude-sonnet-4-6",
+            extra={"x": 1},
+        ),
+        said(Role.TOOL, ToolResultBlock("tu_01", (TextBlock("a"), TextBlock("b")), True), number=4),
+        said(Role.TOOL, ToolResultBlock("tu_02", ()), number=5),
+        said(Role.ASSISTANT, number=6, status=MessageStatus.ERROR),
+    ]
+    written = open_telemetry.write_messages(history)
+    assert written.losses == ()
+    assert judge("open-telemetry").ask("breaches", {"attribute": OUTPUT, "value": written.wire}) == []
+    bare = without_ours(written.wire)
+    assert judge("open-telemetry").ask("typed", bare) == [
+        ["TextPart"],
+        ["TextPart", "BlobPart", "UriPart", "UriPart"],
+        ["ReasoningPart", "ReasoningPart", "TextPart", "ToolCallRequestPart", "ToolCallRequestPart"],
+        ["ToolCallResponsePart"],
+        ["ToolCallResponsePart"],
+        [],
+    ]
+    assert list(read(written.wire)) == history
+
+
+def without_ours(wire: Any) -> Any:
+    """The same without what stands under our key, and without how an answer ended: the types do not take more."""
+    if isinstance(wire, list):
+        return [without_ours(item) for item in wire]
+    if not isinstance(wire, dict):
+        return wire
+    return {key: without_ours(item) for key, item in wire.items() if key not in ("dragoman", "finish_reason")}
+
+
+# --- what means what -------------------------------------------------------------------------------------------------
+
+
+def test_answers_of_tools_are_messages_of_their_own_and_go_back_together() -> None:
+    wire = [
+        message("assistant", text("I look."), call({"path": "a"}), call({}, "call_2")),
+        message("user", answer("# Foo"), answer({"rows": [1]}, "call_2"), text("Go on.")),
+    ]
+    messages = read(wire)
+    assert [each.role.value for each in messages] == ["assistant", "tool", "tool", "user"]
+    first, second = messages[0].content[1:]
+    assert messages[1].content == (ToolResultBlock(first.id, (TextBlock("# Foo"),)),)  # type: ignore[union-attr]
+    assert messages[2].content == (ToolResultBlock(second.id, (TextBlock('{"rows":[1]}'),)),)  # type: ignore[union-attr]
+    assert messages[1].metadata.parent_tool_use_id == first.id  # type: ignore[union-attr]
+    assert given_back(wire) == wire
+    changed = messages[2].replace(metadata=messages[2].metadata.replace(stage="late"))
+    apart = open_telemetry.write_messages([*messages[:2], changed, messages[3]]).wire
+    assert [item["role"] for item in apart] == ["assistant", "user", "tool"]
+    assert read(apart)[2].metadata.stage == "late"
+
+
+@pytest.mark.parametrize("response", ["", None, [], {}, 0, [1], [{"type": "text", "content": "a"}], [{"type": "x"}]])
+def test_whatever_a_tool_answered_is_given_back(response: Any) -> None:
+    wire = [message("assistant", call({})), message("tool", answer(response))]
+    assert given_back(wire) == wire
+
+
+@pytest.mark.parametrize("arguments", ['{"path": "RE', "[1]", [1], 3])
+def test_a_call_that_cannot_be_used_stays_one(arguments: Any) -> None:
+    wire = [message("assistant", call(arguments))]
+    (block,) = read(wire)[0].content
+    assert isinstance(block, InvalidToolUseBlock)
+    assert given_back(wire) == wire
+    foreign = said(Role.ASSISTANT, InvalidToolUseBlock("tu_01", "look", '{"path": 1}', "path is a text"))
+    assert read(open_telemetry.write_messages([foreign]).wire) == (foreign,)
+
+
+def test_words_of_providers_for_roles_are_understood_and_kept() -> None:
+    wire = [message("developer", text("a")), message("model", text("b")), message("critic", text("c"))]
+    assert [each.role.value for each in read(wire)] == ["system", "assistant", "critic"]
+    assert json.dumps(open_telemetry.write_messages(read(wire)).wire) == json.dumps(wire)
+
+
+def test_a_span_is_a_span_again_and_what_is_added_stands_with_its_last_messages() -> None:
+    span = {
+        "gen_ai.request.model": "gpt-5",
+        OUTPUT: json.dumps([message("assistant", text("Hi."), finish_reason="stop")]),
+        INPUT: [message("user", text("Hello."))],
+        INSTRUCTIONS: [text("Be brief.")],
+    }
+    messages = read(span)
+    assert [each.role.value for each in messages] == ["system", "user", "assistant"]
+    assert json.dumps(given_back(span)) == json.dumps(span)
+    edited = messages[0].replace(content=[TextBlock("Be kind.")])
+    more = said(Role.USER, TextBlock("And?"), number=9)
+    again = open_telemetry.write_messages([edited, *messages[1:], more]).wire
+    assert again[INSTRUCTIONS] == [text("Be kind.")]
+    assert [item["role"] for item in json.loads(again[OUTPUT])] == ["assistant", "user"]
+    assert again["gen_ai.request.model"] == "gpt-5"
+
+
+@pytest.mark.parametrize("span", [{INPUT: "[]"}, {OUTPUT: [], "x": 1}, {INSTRUCTIONS: "[]", INPUT: []}])
+def test_a_span_in_which_nothing_is_said_comes_back_as_it_was(span: dict[str, Any]) -> None:
+    assert given_back(span) == span
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wire", "where"),
+    [
+        (1, "$"),
+        ({"gen_ai.system": "openai"}, "$"),
+        ([1], "$[0]"),
+        ([{"parts": []}], "$[0].role"),
+        ([{"role": "user"}], "$[0].parts"),
+        ([message("user", {"content": "a"})], "$[0].parts[0].type"),
+        ([message("user", {"type": "text", "content": 1})], "$[0].parts[0].content"),
+        ([message("assistant", text("a"), {"type": "tool_call"})], "$[0].parts[1].name"),
+        ([message("user", text("half \ud83d"))], "$[0].parts[0]"),
+        ([message("user", text("a"), dragoman={"id": 1})], "$[0]"),
+        ({INPUT: "[{"}, f"$['{INPUT}']"),
+        ({OUTPUT: [message("assistant"), {"role": "user"}]}, f"$['{OUTPUT}'][1].parts"),
+    ],
+)
+def test_what_is_no_conversation_is_refused_with_its_place(wire: Any, where: str) -> None:
+    with pytest.raises(FormatError) as refused:
+        read(wire)
+    assert refused.value.where == where
+
+
+def test_whatever_is_wrong_in_a_trace_it_comes_back_as_it_was_or_is_refused_with_its_place(judge: Judging) -> None:
+    asked = judge("open-telemetry")
+    places, changed, count = [], [], 0
+    for wire in [*asked.ask("generate", {"first": 400, "count": 15}), *map(unpacked, asked.ask("traces")[:5])]:
+        for other in mutations(wire, 50):
+            count += 1
+            try:
+                written = open_telemetry.write_messages(read(other))
+            except InputError as error:
+                places.append(error.where)
+                continue
+            if json.dumps(written.wire) != json.dumps(other) or written.losses:
+                changed.append(other)
+    assert changed == []
+    assert all(place.startswith("$") for place in places)
+    assert 0 < len(places) < count == 1000
+
+
+def unpacked(span: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of a span, with its messages as values."""
+    return {key: json.loads(value) if key in (INPUT, INSTRUCTIONS) else value for key, value in span.items()}
