@@ -126,6 +126,19 @@ _command(
     """,
 )
 _command(
+    "chat",
+    "chat:chat",
+    "Talk with a model in the terminal.\n\n"
+    "Without a key, the embedded model answers. /model swaps to another one in mid-conversation, after a look at what"
+    " it would be told; /help shows the rest.",
+    group=MODELS,
+    examples="""
+        dragoman chat
+        dragoman chat last
+        dragoman chat --model sonnet --tool read_file --tool run_command
+    """,
+)
+_command(
     "ask",
     "ask:ask",
     "Ask a model, and print its answer as it arrives: for pipes, scripts and quick questions.\n\n"

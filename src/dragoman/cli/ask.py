@@ -8,7 +8,6 @@ the turn, and what had arrived stays in the store. The one rule: the standard ou
 from __future__ import annotations
 
 import asyncio
-import mimetypes
 import signal
 import sys
 from collections.abc import Sequence
@@ -23,10 +22,11 @@ from dragoman.cli.terminal import dollars, print_json, safe, safe_line
 from dragoman.errors import InputError
 from dragoman.event import TextDelta
 from dragoman.exchange import Options, ResponseFormat, StopReason
-from dragoman.message import ContentBlock, ImageBlock, ImageSource, Message, TextBlock
+from dragoman.message import ContentBlock, Message, TextBlock
 from dragoman.store import Session, Store
 from dragoman.tools import Confirmation, ConfirmationRequest, builtin_tools
 from dragoman.turn import Agent, AnswerEnded, ResultStored, TurnEnded
+from dragoman.turn.pictures import picture_from
 
 FAILED, CANCELLED = 1, 130
 _TITLE = 60
@@ -101,22 +101,6 @@ def _content(question: str | None, images: Sequence[Path]) -> tuple[ContentBlock
     if not said and not images:
         raise InputError("there is no question", remedy="Write one behind 'ask', or pipe one in")
     return (*([TextBlock(said)] if said else []), *(picture_from(path) for path in images))
-
-
-def picture_from(path: Path) -> ImageBlock:
-    """A picture that a person names by its path."""
-    import base64  # noqa: PLC0415
-
-    kind = mimetypes.guess_type(path.name)[0] or ""
-    if not kind.startswith("image/"):
-        raise InputError(
-            "its name is not that of a picture", where=str(path), remedy="Name a .png, .jpg, .gif or .webp"
-        )
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"it cannot be read ({error.strerror})", where=str(path)) from None
-    return ImageBlock(ImageSource("base64", base64.b64encode(data).decode()), kind)
 
 
 def _format(schema: Path | None) -> ResponseFormat | None:

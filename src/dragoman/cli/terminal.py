@@ -10,8 +10,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -20,11 +18,28 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from rich.text import Text
 
 from dragoman.errors import InputError
+from dragoman.terminal import age, counted, dollars, in_utc, moment, safe, safe_line, same_length, size
 
-_CONTROLS: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+__all__ = [
+    "age",
+    "ask",
+    "console",
+    "counted",
+    "dollars",
+    "for_terminals",
+    "in_utc",
+    "moment",
+    "print_json",
+    "print_line",
+    "progress",
+    "safe",
+    "safe_line",
+    "same_length",
+    "size",
+    "waiting",
+]
+
 _HARMFUL: Final = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")  # which JSON may hold as they are
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
-_AGES: Final = ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h"), (86400 * 60, 86400, "d"))
 
 
 class _Out(Console):
@@ -47,26 +62,6 @@ def print_line(out: Console, line: Text) -> None:
         out.print(line, soft_wrap=True)
 
 
-def safe(text: str) -> str:
-    """A text whose control characters are shown and not obeyed; its lines and tabs stay."""
-    return _CONTROLS.sub(_shown, text.replace("\r\n", "\n"))
-
-
-def safe_line(text: str) -> str:
-    """The same on one line."""
-    return safe(" ".join(text.split()))
-
-
-def same_length(text: str) -> str:
-    """A text on one line that is safe to print, each character in its place."""
-    return safe(re.sub(r"\s", " ", text))
-
-
-def _shown(found: re.Match[str]) -> str:
-    number = ord(found[0])
-    return chr(0x2400 + number) if number < 0x20 else "\u2421" if number == 0x7F else "\ufffd"
-
-
 def print_json(document: Any) -> None:
     """The one document that ``--json`` promises; with line breaks where a person looks at it."""
     data = msgspec.json.encode(document)
@@ -77,47 +72,6 @@ def print_json(document: Any) -> None:
 def for_terminals(data: bytes) -> bytes:
     """JSON that says the same, with escapes for what a terminal would obey."""
     return _HARMFUL.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode()).encode()
-
-
-# --- numbers and times -----------------------------------------------------------------------------------------------
-
-
-def counted(number: int, one: str, many: str | None = None) -> str:
-    """A number and what it counts: ``1 message``, ``2,000 messages``."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def size(number: int) -> str:
-    """A number of bytes for people."""
-    amount, unit = float(number), 0
-    while amount >= 1000 and unit < len(_UNITS) - 1:
-        amount, unit = amount / 1000, unit + 1
-    return f"{number} B" if unit == 0 else f"{amount:.1f} {_UNITS[unit]}"
-
-
-def dollars(amount: Decimal) -> str:
-    """An amount for people: to a millionth, without zeros at its end, cents at the least."""
-    cents = amount.quantize(Decimal("0.01"))
-    return f"${cents:,f}" if cents == amount else f"${amount.quantize(Decimal('0.000001')).normalize():,f}"
-
-
-def moment(when: datetime) -> str:
-    """A time to the minute, in UTC."""
-    return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
-
-
-def in_utc(when: datetime | None) -> datetime | None:
-    """A time as a person gives it: in UTC unless it names a zone."""
-    return when.replace(tzinfo=UTC) if when is not None and when.tzinfo is None else when
-
-
-def age(when: datetime, now: datetime) -> str:
-    """How long ago something was, or its date if that is long."""
-    seconds = max(0, int((now - when).total_seconds()))
-    for below, unit, name in _AGES:
-        if seconds < below:
-            return f"{seconds // unit} {name} ago"
-    return when.astimezone(UTC).strftime("%Y-%m-%d")
 
 
 # --- asking and telling ----------------------------------------------------------------------------------------------

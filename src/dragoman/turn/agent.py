@@ -25,7 +25,7 @@ from dragoman.adapter import Adapter
 from dragoman.bus import Bus
 from dragoman.catalog import Model
 from dragoman.client import Client, Retries, Timeouts
-from dragoman.errors import UnknownPriceError
+from dragoman.errors import UnknownModelError, UnknownPriceError
 from dragoman.exchange import Fault, Options
 from dragoman.handoff import Describe
 from dragoman.handoff import Policy as CapabilityPolicy
@@ -114,7 +114,7 @@ class Agent:
         self._policy = policy
         self._workspace_path = str(workspace or Path.cwd())
         self._policy_files: dict[str, PolicyFile] = {}  # by workspace
-        self._default_model = default_model(self.settings, self.registry)
+        self.default_model = default_model(self.settings, self.registry)
         self._samples: Sequence[PatternSample] = ()
         self._samples_until = 0.0
         self._benches: dict[str, Workbench] = {}
@@ -194,14 +194,14 @@ class Agent:
         if session is not None and session.routing_policy is not None:
             origin = f"session {session.id}"
             own = read_policy(session.routing_policy, self.registry, home=str(Path.home()), origin=origin)
-            return own.with_default(self._default_model)
+            return own.with_default(self.default_model)
         if self._policy is not None:
-            return self._policy.with_default(self._default_model)
+            return self._policy.with_default(self.default_model)
         workspace = session.workspace_path if session is not None else ""
         read = self._policy_file(workspace or self._workspace_path).read()
         if read.errors and read.is_news:
             self.bus.emit("routing.policy_invalid", read.invalid_payload())
-        return read.policy.with_default(self._default_model)
+        return read.policy.with_default(self.default_model)
 
     def _policy_file(self, workspace: str) -> PolicyFile:
         if workspace not in self._policy_files:
@@ -214,6 +214,13 @@ class Agent:
         if now >= self._samples_until:
             self._samples, self._samples_until = await self.store.pattern_samples(), now + SAMPLES_FOR_S
         return self._samples
+
+    def model_named(self, name: str) -> Model:
+        """The model of that id or alias, or ``UnknownModelError``."""
+        found = self.registry.find(name)
+        if found is None:
+            raise UnknownModelError(f"no model is called {name!r}", remedy="See the names with dragoman models")
+        return found
 
     def adapter(self, model: Model, ids: ToolIds) -> Adapter:
         """How a model is spoken to in a session."""

@@ -1,0 +1,54 @@
+"""``dragoman chat``: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from pathlib import Path
+
+from dragoman.cli.store_option import StoreOption, opened, session_named
+from dragoman.errors import InputError
+
+
+async def chat(
+    session: str | None = None,
+    *,
+    model: str | None = None,
+    system: str | None = None,
+    tool: tuple[str, ...] = (),
+    workspace: Path | None = None,
+    store: StoreOption = None,
+) -> None:
+    """Talk with a model in the terminal.
+
+    Parameters
+    ----------
+    session
+        The conversation to go on with: its id, a part of it, or last. Without it, a new one.
+    model
+        Who answers here: an id or an alias. Without it, the routing chooses; without a key, the embedded model answers.
+    system
+        What the model is told before everything else.
+    tool
+        A built-in tool that it may use: read_file, list_files, search_files, write_file or run_command; say it again
+        for more. Those that change something ask first.
+    workspace
+        The folder in which tools work. Without it, this one.
+    """
+    if importlib.util.find_spec("textual") is None:
+        raise InputError("the terminal chat is not installed", remedy="pip install 'dragoman[tui]'")
+    from dragoman.tools import builtin_tools  # noqa: PLC0415
+    from dragoman.tui import ChatApp  # noqa: PLC0415
+    from dragoman.turn import Agent  # noqa: PLC0415
+
+    logging.disable(logging.WARNING)  # the screen is the chat's
+    folder = (workspace or Path.cwd()).resolve()
+    async with opened(store, may_begin=True) as kept:
+        if session is None:
+            found = await kept.create_session(workspace_path=str(folder))
+        else:
+            found = await session_named(kept, session)
+        async with Agent(kept, tools=builtin_tools(tool), workspace=folder, system_prompt=system) as agent:
+            if model is not None:
+                found = await kept.change_session(found.id, active_model=agent.model_named(model).id)
+            await ChatApp(agent, found).run_async()
