@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
+import logging
 import random
 import string
 from typing import Any
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 
 from dragoman import redaction
 from dragoman.ids import ulid
-from dragoman.redaction import WITHHELD, Redactor, Rule, redact, redact_json
+from dragoman.redaction import WITHHELD, Redactor, Rule, redact, redact_json, redact_record
 
 LETTERS = string.ascii_letters + string.digits
 
@@ -247,6 +249,32 @@ def test_what_cannot_be_redacted_is_withheld(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(redaction, "_patterns", broken)
     assert redact("anything") == WITHHELD
     assert redact_json({"a": "anything", "b": 1}) == {WITHHELD: WITHHELD, f"{WITHHELD} (2)": 1}
+
+
+# --- logs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_log_has_no_secrets_in_it() -> None:
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s %(where)s"))
+    handler.addFilter(redact_record)
+    log = logging.getLogger("dragoman.test_of_redaction")
+    log.propagate = False
+    log.addHandler(handler)
+    log.warning("the key %s is wrong", KEYS["Groq"], extra={"where": KEYS["GitHub"]})
+    try:
+        raise RuntimeError(f"refused {KEYS['OpenAI']}")
+    except RuntimeError:
+        log.exception("it failed", extra={"where": "here"})
+    log.warning("%s and %s", KEYS["Groq"], extra={"where": "there"})
+    log.removeHandler(handler)
+    text = said.getvalue()
+    assert text.startswith("WARNING the key [redacted:groq_key] is wrong [redacted:github_token]\n")
+    assert "RuntimeError: refused [redacted:api_key]" in text
+    assert "test_redaction.py" in text
+    assert text.endswith(f"WARNING {WITHHELD} there\n")
+    assert [name for name, key in KEYS.items() if key in text] == []
 
 
 # --- laws ------------------------------------------------------------------------------------------------------------

@@ -19,9 +19,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+
+if TYPE_CHECKING:
+    from logging import LogRecord
 
 WITHHELD: Final = "[withheld: it could not be redacted]"
 
@@ -355,3 +358,34 @@ def redact(text: str) -> str:
 def redact_json(value: Any) -> Any:
     """A JSON value without secrets."""
     return _DEFAULT.value(value)
+
+
+# --- logs ------------------------------------------------------------------------------------------------------------
+
+
+def redact_record(record: LogRecord) -> bool:
+    """A filter for a handler of the standard logging: what it writes has no secrets, tracebacks included."""
+    try:
+        said = record.getMessage()
+        if record.exc_info is not None and record.exc_text is None:
+            record.exc_text = "".join(_traceback(record.exc_info)).rstrip("\n")
+    except Exception:  # noqa: BLE001  a message that does not fit its arguments; nothing of it may pass
+        said = WITHHELD
+    record.msg, record.args = redact(said), None
+    if record.exc_text is not None:
+        record.exc_text, record.exc_info = redact(record.exc_text), None
+    for name, value in record.__dict__.items():
+        if name not in _OF_EVERY_RECORD and isinstance(value, str):
+            record.__dict__[name] = redact(value)
+    return True
+
+
+def _traceback(exc_info: Any) -> list[str]:
+    import traceback  # noqa: PLC0415  only who logs an error needs it
+
+    return traceback.format_exception(exc_info[1])
+
+
+_OF_EVERY_RECORD: Final = frozenset(
+    ("name", "msg", "levelname", "pathname", "filename", "module", "exc_text", "funcName", "threadName", "processName")
+)

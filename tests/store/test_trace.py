@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -22,6 +23,7 @@ from dragoman.store.trace import AUDIT_TYPES, SYSTEM, Carried
 from tests.store.conftest import Clock, Place
 from tests.store.first_version import _metadata
 from tests.store.talk import answered, said
+from tests.test_redaction import KEYS
 
 
 def event(
@@ -303,6 +305,47 @@ async def test_the_size_report_counts_the_trace(shared_place: Place) -> None:
     async with shared_place.open() as store:
         report = await store.sizes()
     assert {"events", "evaluations"} <= set(report.tables)
+
+
+async def test_what_is_left_of_a_session_that_is_gone_is_found(tmp_path: Any) -> None:
+    path = tmp_path / "store.db"
+    async with open_store(f"sqlite:///{path}") as store:
+        session = await store.create_session()
+        await store.append_events([event(0, session.id)])
+    connection = apsw.Connection(str(path))
+    connection.execute("DELETE FROM sessions")
+    connection.close()
+    async with open_store(f"sqlite:///{path}") as store:
+        (damage,) = (await store.verify()).damage
+        assert damage.what == f"there are events of session {session.id}, which is gone"
+
+
+async def test_nothing_is_written_of_a_session_that_is_being_deleted(shared_place: Place) -> None:
+    async with shared_place.open() as one, shared_place.open() as other:
+        for number in range(20):
+            session = await one.create_session()
+            await asyncio.gather(
+                one.append_events([event(place, session.id) for place in range(60)]),
+                other.delete_session(session.id),
+                other.append_events([event(100 + number, session.id)]),
+                one.sweep_events(dry_run=True),
+            )
+        assert (await one.verify()).damage == ()
+        assert (await one.verify()).sessions == 0
+
+
+async def test_no_key_reaches_the_disk(tmp_path: Any) -> None:
+    async with open_store(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        session = await store.create_session()
+        async with Bus(strict=True) as bus:
+            TraceWriter(store).listen(bus)
+            for name, key in KEYS.items():
+                bus.emit(SkillLoaded(skill_name=name, reason=f"because of {key}"), session_id=session.id)
+        await store.record_evaluation(session.id, score=1, notes=" ".join(KEYS.values()))
+        assert len(await store.events(session.id)) == len(KEYS)
+        written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"[redacted:" in written
+    assert [name for name, key in KEYS.items() if key.encode() in written] == []
 
 
 # --- the writer ------------------------------------------------------------------------------------------------------

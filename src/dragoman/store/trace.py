@@ -484,6 +484,20 @@ def look(session_id: str) -> Generator[Statement, Rows, list[str]]:
     return wrong
 
 
+@operation
+def left_behind() -> Generator[Statement, Rows, list[str]]:
+    """What is there of sessions that are not, in words."""
+    wrong: list[str] = []
+    for table in ("events", "evaluations"):
+        rows = yield (
+            f"SELECT DISTINCT session_id FROM {table} WHERE session_id <> ?"
+            " AND session_id NOT IN (SELECT id FROM sessions)",
+            (SYSTEM,),
+        )
+        wrong.extend(f"there are {table} of session {name}, which is gone" for (name,) in rows)
+    return wrong
+
+
 # --- elsewhere -------------------------------------------------------------------------------------------------------
 
 

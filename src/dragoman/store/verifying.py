@@ -80,8 +80,9 @@ async def _engine_s_own(store: Store) -> list[Damage]:
             found = await store._read(_integrity())
         except DamagedError as error:
             found = [error.what]
-    of_none = await store._read(trace.look(trace.SYSTEM))  # what belongs to no session
-    return [Damage(session_id="", seq=None, what=what) for what in (*found, *of_none)]
+    found += await store._read(trace.look(trace.SYSTEM))  # what belongs to no session
+    found += await store._read(trace.left_behind())
+    return [Damage(session_id="", seq=None, what=what) for what in found]
 
 
 @operation
