@@ -315,6 +315,17 @@ def test_tool_id_is_ours() -> None:
         assert repaired[1].content[0].content == RESULT.content
 
 
+def test_tool_name_is_plain() -> None:
+    names = {"read file": "read_file", "functions.read:0": "functions_read_0", "1a": "_1a", "": "_", "é" * 70: "_" * 64}
+    for odd, plain in names.items():
+        history = [assistant(CALL.replace(name=odd)), result(), assistant(TEXT)]
+        assert [(one.rule, one.where) for one in check(history)] == [("tool-name-is-plain", "$[0].content[0].name")]
+        assert rules_of_repair(history) == ["tool-name-is-plain"]
+        assert repair(history).messages[0].content == (CALL.replace(name=plain),)
+    assert broken_rules(assistant(CALL.replace(name="mcp__files__read-all"))) == []
+    assert broken_rules(assistant(INVALID.replace(name="é"))) == ["tool-name-is-plain"]
+
+
 def test_result_has_call() -> None:
     history = [user(TEXT), result("tu_01HZ999")]
     assert broken_rules(history) == ["result-has-call"]

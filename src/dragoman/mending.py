@@ -14,6 +14,7 @@ from __future__ import annotations
 import bisect
 import enum
 import itertools
+import re
 from collections import Counter
 from collections.abc import Container, Iterable
 from decimal import Decimal
@@ -40,6 +41,7 @@ from dragoman.message import (
 from dragoman.rules import (
     CALL,
     IN_RESULT,
+    MAX_NAME_LENGTH,
     NOT_OURS_TO_READ,
     Breach,
     Call,
@@ -53,6 +55,7 @@ from dragoman.rules import (
     check_origin,
     is_blank,
     is_tool_id,
+    is_tool_name,
     left_streaming,
     media_problem,
     readable,
@@ -84,6 +87,7 @@ def repair(messages: Iterable[Message], input_problems: InputProblems | None = N
     mending = _Mending(messages)
     kept = _closed(messages, mending)
     kept = [_with_plain_names(message, mending) for message in kept]
+    kept = [_with_plain_calls(message, mending) for message in kept]
     kept = _of_one_session(kept, mending)
     kept = _with_ids_once(kept, mending)
     kept = [_readable(message, mending) for message in kept]
@@ -152,6 +156,20 @@ def _with_plain_names(message: Message, mending: _Mending) -> Message:
     )
     mending.note("names-are-plain", made.id, f"took the NUL out of {', '.join(b.where for b in breaches)}")
     return made
+
+
+def _with_plain_calls(message: Message, mending: _Mending) -> Message:
+    """Calls under names that every provider takes: what is no sign of theirs becomes an underscore."""
+    if _is_partial(message):
+        return message
+    blocks: list[ContentBlock] = list(message.content)
+    for index, call in calls_of(message):
+        if is_tool_name(call.name) is None:
+            name = re.sub(r"[^a-zA-Z0-9_-]", "_", call.name)
+            name = (name if is_tool_name(name[:1]) else f"_{name}")[:MAX_NAME_LENGTH]
+            blocks[index] = call.replace(name=name)
+            mending.note("tool-name-is-plain", message.id, f"the tool {call.name!r} is now called {name!r}")
+    return message if tuple(blocks) == message.content else message.replace(content=tuple(blocks))
 
 
 def _without_nul(value: Any) -> Any:

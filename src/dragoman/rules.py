@@ -142,6 +142,12 @@ RULES: Final = {
             "Providers' ids differ in alphabet and length and repeat; ours survive a change of provider.",
         ),
         Rule(
+            "tool-name-is-plain",
+            "",
+            "The name of a called tool is of letters, digits, _ and -, begins with a letter or _, and has at most 64.",
+            "Models make up names; one that some provider does not take makes it refuse the whole history.",
+        ),
+        Rule(
             "result-has-call",
             "5.2.2",
             "A tool result answers a call that stands before it in the same session.",
@@ -246,6 +252,8 @@ Call = ToolUseBlock | InvalidToolUseBlock
 CALL: Final = (ToolUseBlock, InvalidToolUseBlock)
 
 is_tool_id: Final = TOOL_ID.fullmatch
+MAX_NAME_LENGTH: Final = 64
+is_tool_name: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}").fullmatch
 
 # Looking a member up on its enum, or hashing it, takes as long as all the rest of a rule (Python 3.11).
 _USER, _ASSISTANT, _SYSTEM, _TOOL = Role.USER, Role.ASSISTANT, Role.SYSTEM, Role.TOOL
@@ -294,7 +302,7 @@ def _check_message(message: Message, where: str, breaches: list[Breach], problem
                 or (
                     role is _ASSISTANT
                     and (kind is ToolUseBlock or kind is InvalidToolUseBlock)
-                    and (problems is not None or is_tool_id(block.id) is None or "\0" in block.name)  # type: ignore[union-attr,operator]
+                    and (problems is not None or is_tool_id(block.id) is None or is_tool_name(block.name) is None)  # type: ignore[union-attr,arg-type]
                 )
             ):
                 _check_blocks(message, allowed, where, breaches, problems)
@@ -401,6 +409,8 @@ def _check_call(
         breaches.append(Breach("tool-id-is-ours", f"{where}.id", f"{block.id!r} is not one of our ids", message_id))
     if "\0" in block.name:
         breaches.append(Breach("names-are-plain", f"{where}.name", "it holds a NUL", message_id))
+    elif is_tool_name(block.name) is None:
+        breaches.append(Breach("tool-name-is-plain", f"{where}.name", f"{block.name!r} is not plain", message_id))
     if problems is not None and type(block) is ToolUseBlock:
         for problem in problems(block.name, block.input):
             breaches.append(Breach("tool-input-fits", f"{where}.input", problem, message_id))

@@ -346,6 +346,11 @@ def system_prompts_in_the_middle(scene: list[Message], numbers: Numbers) -> Brok
 
 
 @defect
+def an_answer_to_no_question(scene: list[Message], numbers: Numbers) -> Broken:
+    return Broken(scene[1:], (), frozenset(_texts(scene[0])))
+
+
+@defect
 def message_twice(scene: list[Message], numbers: Numbers) -> Broken:
     return Broken([scene[0], *scene], (("message-id-once", scene[0].id, ".id"),))
 
@@ -368,6 +373,14 @@ def nul_in_a_name(scene: list[Message], numbers: Numbers) -> Broken:
     index = at(calling, ToolUseBlock, 1)
     calling = with_block(calling, index, calling.content[index].replace(name="list_\0files"))
     return Broken([asked, calling, *rest], (("names-are-plain", calling.id, f".content[{index}].name"),))
+
+
+@defect
+def name_that_some_refuse(scene: list[Message], numbers: Numbers) -> Broken:
+    asked, calling, *rest = scene
+    index = at(calling, ToolUseBlock, 1)
+    calling = with_block(calling, index, calling.content[index].replace(name="functions.list_files:0"))
+    return Broken([asked, calling, *rest], (("tool-name-is-plain", calling.id, f".content[{index}].name"),))
 
 
 @defect
@@ -442,6 +455,11 @@ def picture_of_no_known_type(scene: list[Message], numbers: Numbers) -> Broken:
 def words_that_claim_to_be_a_picture(scene: list[Message], numbers: Numbers) -> Broken:
     broken = _with_picture(scene, ImageBlock(ImageSource("base64", WORDS), "image/png"))
     return Broken(broken, (("media-is-readable", scene[0].id, ".content[1].source.data"),))
+
+
+@defect
+def picture_in_the_workspace(scene: list[Message], numbers: Numbers) -> Broken:
+    return Broken(_with_picture(scene, ImageBlock(ImageSource("file_ref", "pictures/a.png"), "image/png")))
 
 
 @defect

@@ -51,6 +51,7 @@ _TOOL_ID: Final = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 _DOCUMENT_NAME: Final = re.compile(r"(?!.*\s\s)[a-zA-Z0-9\s\-()\[\]_.]{1,200}")
 _DOCUMENTS: Final = ("pdf", "csv", "doc", "docx", "xls", "xlsx", "html", "txt", "md")
 _PICTURES: Final = ("png", "jpeg", "gif", "webp")
+_MAY_BEGIN: Final = re.compile(r"claude-[a-z]+-(?:4-[5-9]|5)")  # models that were seen to take an answer first
 Block = dict[str, Any]
 
 
@@ -170,7 +171,7 @@ def _of_order(messages: list[Block], model: str) -> Iterator[str]:
     if not messages:
         yield "The messages field is empty. Add a Message object to the messages field and try again."
         return
-    if roles[0] != "user":
+    if "user" not in roles or (roles[0] != "user" and not _MAY_BEGIN.search(model)):
         yield "A conversation must start with a user message. Try again with a conversation that starts with a user message."
     if any(before == after for before, after in itertools.pairwise(roles)):
         yield "A conversation must alternate between user and assistant roles. Make sure the conversation alternates between user and assistant roles and try again."

@@ -210,6 +210,8 @@ def _of_order(contents: list[tuple[str, list[dict[str, Any]]]]) -> Iterator[str]
         else:
             turns.append((side, list(parts)))
     calls: list[dict[str, Any]] = []
+    if turns[0][0] == "model" and any("functionCall" in part for part in turns[0][1]):
+        yield "Please ensure that function call turn comes immediately after a user turn or after a function response turn."
     for side, parts in turns:
         results = [part["functionResponse"] for part in parts if "functionResponse" in part]
         if calls and not results:

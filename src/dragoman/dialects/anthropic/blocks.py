@@ -212,6 +212,8 @@ def cannot_say(block: ContentBlock) -> str | None:
             return None if notes_of(raw, NAME) else "reasoning of another origin"
         case DocumentBlock(media_type=media_type, provider_raw=raw) if media_type not in _DOCUMENTS:
             return None if notes_of(raw, NAME) else "this API takes PDF and plain text"
+        case ImageBlock(source) | DocumentBlock(source) if source.kind == "file_ref":
+            return "a file of the workspace, which the provider cannot read"
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock() | ImageBlock() | DocumentBlock():
             return None
         case OpaqueBlock():

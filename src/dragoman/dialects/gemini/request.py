@@ -71,6 +71,8 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     notes = notes_of(request.provider_raw, NAME)
     request = worth_sending(request, NAME, losses, may_end_in_reasoning=True)
     wire: dict[str, Any] = {"contents": _written_contents(request.messages, losses)}
+    if _begins_with_a_call(wire["contents"]) and any(message.session_id for message in request.messages):
+        wire["contents"].insert(0, {"role": "user", "parts": [{"text": ""}]})  # a call is refused where nobody asked
     if not notes and _wants_signatures(request.model):
         _sign_calls_of_others(wire["contents"])
     system = _written_system(request.messages, losses)
@@ -216,6 +218,12 @@ def _written_contents(messages: tuple[Message, ...], losses: list[Loss]) -> list
         content = restored({"role": "model" if message.role is Role.ASSISTANT else "user"}, notes.get("residue"))
         wire.append(_with_parts(content, parts, notes.get("form")))
     return wire
+
+
+def _begins_with_a_call(contents: list[dict[str, Any]]) -> bool:
+    first = contents[0] if contents else {}
+    parts = first.get("parts", [])
+    return first.get("role") == "model" and type(parts) is list and any("functionCall" in part for part in parts)
 
 
 def _wants_signatures(model: str | None) -> bool:
