@@ -34,6 +34,8 @@ SUMMARY_ABOVE_TOKENS: Final = 30_000
 HARD_CAP_TOKENS: Final = 80_000
 KEEP_LAST_TURNS: Final = 5
 _KEPT_AFTER_A_CUT: Final = 0.6  # of the room for turns: the rest is for growing before the next cut
+# Looking a member up on its enum takes longer than comparing it (Python 3.11).
+_USER, _ASSISTANT, _SYSTEM, _TOOL = Role.USER, Role.ASSISTANT, Role.SYSTEM, Role.TOOL
 _SUMMARY: Final = "summary"  # the key in a message's metadata.extra
 
 
@@ -69,7 +71,7 @@ def fit(messages: Iterable[Message], budget: int, estimate: Estimate, *, keep_la
 
 def turns(messages: Sequence[Message]) -> list[int]:
     """The place of each message that begins a turn: those of the user, but for summaries."""
-    return [at for at, message in enumerate(messages) if message.role is Role.USER and not is_summary(message)]
+    return [at for at, message in enumerate(messages) if message.role is _USER and not is_summary(message)]
 
 
 class _History:
@@ -81,6 +83,7 @@ class _History:
         self._keep = keep  # so many of the last turns are never left out
         self._starts = turns(messages)
         self._cuts = _possible_cuts(messages, self._starts)
+        self._stays = [_is_pinned(message) for message in messages]  # whatever is left out
 
     def cuts_from(self, budget: int) -> Iterable[int]:
         """Where to cut, and if that was not enough, the places further on.
@@ -88,8 +91,7 @@ class _History:
         Found by growing the history turn by turn and cutting only when it no longer fits. Each cut depends on what
         came before it alone, so a longer history is cut at the same place until that does not suffice any more.
         """
-        pinned = self._estimate([message for message in self._messages if _is_pinned(message)])
-        room = budget - pinned
+        room = budget - self._estimate([*itertools.compress(self._messages, self._stays)])
         spent = self._spent()
         following = 0  # the first of the possible cuts that was not taken yet
         cut = 0
@@ -104,7 +106,7 @@ class _History:
         return (cut, *self._cuts[following : self._last_cut(len(self._starts))])
 
     def from_cut(self, cut: int) -> tuple[Message, ...]:
-        return tuple(message for at, message in enumerate(self._messages) if at >= cut or _is_pinned(message))
+        return (*itertools.compress(self._messages[:cut], self._stays), *self._messages[cut:])
 
     def _last_cut(self, turns_so_far: int) -> int:
         """How many of the possible cuts leave enough of the first turns."""
@@ -116,7 +118,7 @@ class _History:
         """What everything before a place costs, but for what always stays."""
         spent = {0: (total := 0)}
         for start, end in itertools.pairwise(sorted({0, *self._starts, len(self._messages)})):
-            turn = [message for message in self._messages[start:end] if not _is_pinned(message)]
+            turn = [self._messages[at] for at in range(start, end) if not self._stays[at]]
             total += self._estimate(turn) + 1 if turn else 0  # an estimate is rounded down, a sum of them more so
             spent[end] = total
         return spent
@@ -124,18 +126,21 @@ class _History:
 
 def _possible_cuts(messages: Sequence[Message], starts: Sequence[int]) -> list[int]:
     """The beginnings of turns where no call stands before, and its result after."""
-    called = {call.id: at for at, message in enumerate(messages) for _, call in calls_of(message)}
+    called: dict[str, int] = {}
     answered_at = [-1] * len(messages)  # for each message, where its last result is
     for at, message in enumerate(messages):
-        for block in message.content:
-            if isinstance(block, ToolResultBlock) and block.tool_use_id in called:
-                answered_at[called[block.tool_use_id]] = at
+        if message.role is _ASSISTANT:
+            called.update((call.id, at) for _, call in calls_of(message))
+        elif message.role is _TOOL:
+            for block in message.content:
+                if isinstance(block, ToolResultBlock) and block.tool_use_id in called:
+                    answered_at[called[block.tool_use_id]] = at
     reaches_to = list(itertools.accumulate(answered_at, max))
     return [start for start in starts if start > 0 and reaches_to[start - 1] < start]
 
 
 def _is_pinned(message: Message) -> bool:
-    return message.role is Role.SYSTEM or is_summary(message)
+    return message.role is _SYSTEM or is_summary(message)
 
 
 # --- summaries -------------------------------------------------------------------------------------------------------
@@ -213,7 +218,7 @@ def summary_message(plan: SummaryPlan, text: str, *, id: str, created_at: dateti
 def is_summary(message: Message) -> bool:
     """Whether it is a summary that stands for older messages."""
     extra = message.metadata.extra
-    return extra is not None and message.role is Role.USER and isinstance(extra.get(_SUMMARY), dict)
+    return extra is not None and message.role is _USER and isinstance(extra.get(_SUMMARY), dict)
 
 
 def with_summary(messages: Iterable[Message], summary: Message | None = None) -> tuple[Message, ...]:

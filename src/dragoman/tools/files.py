@@ -189,10 +189,10 @@ def _entries(context: ToolContext, path: str, *, recursive: bool) -> Iterator[_E
 
 
 def _walk(context: ToolContext, folder: int, base: str, ignoring: Ignoring, *, recursive: bool) -> Iterator[_Entry]:
-    if context.stopping.is_set():
-        raise ToolFailedError("Nobody waits for this any more", error_class="cancelled")
     ignoring = ignoring.within(base, _gitignore(folder))
     for name in sorted(os.listdir(folder)):
+        if context.stopping.is_set():
+            raise ToolFailedError("Nobody waits for this any more", error_class="cancelled")
         place = f"{base}/{name}" if base else name
         is_folder = _is_folder(folder, name)
         if not _can_be_said(name) or ignoring.leaves_out(place, is_folder=is_folder):
