@@ -1,0 +1,110 @@
+"""What one turn adds to the time that the provider takes, beside a bare call that only reads the bytes.
+
+Both ask the same server on this machine, in turns, in one process: the bare one with aiohttp, the other as a whole turn
+with everything stored on the way (``synchronous=FULL``). BENCH_FOLDER names the folder, and so the disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+from rich.console import Console
+
+from benchmarks.side_by_side import show
+from benchmarks.turn_server import WORDS
+from dragoman import open_store, settings
+from dragoman.turn import Agent, TurnEnded
+
+BARE, OURS = "a bare call", "a turn"
+_SETTINGS = """
+default_model = "fake:m"
+[providers.fake]
+base_url = "http://127.0.0.1:{port}/v1"
+[models."fake:m"]
+max_context_tokens = 100000
+"""
+
+
+async def measured(port: int, folder: Path, rounds: int, *, streamed: bool) -> dict[str, float]:
+    """Microseconds for one call of each kind, in turns."""
+    file = folder / "config.toml"
+    file.write_text(_SETTINGS.format(port=port))
+    file.chmod(0o600)
+    found = settings.load(environment={}, file=file, keyring=lambda _: None)
+    body = {"model": "m", "stream": streamed, "messages": [{"role": "user", "content": "hi"}]}
+    async with (
+        open_store(f"sqlite:///{folder / f'turns-{streamed}.db'}") as store,
+        aiohttp.ClientSession() as http,
+        Agent(store, settings=found, streamed=streamed) as agent,
+    ):
+
+        async def bare() -> None:
+            async with http.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body) as response:
+                async for _ in response.content.iter_any():
+                    pass
+
+        async def turn() -> float:
+            session = await store.create_session()
+            began = time.perf_counter()
+            told = [event async for event in agent.turn(session.id, "hi")]
+            taken = time.perf_counter() - began
+            assert isinstance(told[-1], TurnEnded)
+            assert told[-1].fault is None
+            return taken
+
+        async def timed(call: Callable[[], Awaitable[float | None]]) -> float:
+            began = time.perf_counter()
+            own = await call()
+            return own if own is not None else time.perf_counter() - began
+
+        taken: dict[str, list[float]] = {BARE: [], OURS: []}
+        for number in range(rounds + 20):
+            for name, call in ((BARE, bare), (OURS, turn)):
+                seconds = await timed(call)  # type: ignore[arg-type]
+                if number >= 20:
+                    taken[name].append(seconds)
+    return {name: statistics.median(times) * 1e6 for name, times in taken.items()}
+
+
+def main() -> None:
+    """Measure and show."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=100, help="how many turns each has")
+    parser.add_argument("--json-to", type=Path, help="write the figures to this file, too")
+    asked = parser.parse_args()
+    logging.disable(logging.WARNING)  # nobody has a price for this model
+    console = Console()
+    command = [sys.executable, "-m", "benchmarks.turn_server"]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server,
+        tempfile.TemporaryDirectory(prefix="turn-bench-", dir=os.environ.get("BENCH_FOLDER")) as folder,
+    ):
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        figures = {}
+        for streamed in (False, True):
+            title = f"an answer of {WORDS} words, {'streamed' if streamed else 'whole'}"
+            figures[title] = asyncio.run(measured(port, Path(folder), asked.rounds, streamed=streamed))
+            show(console, title, figures[title], BARE)
+            added = figures[title][OURS] - figures[title][BARE]
+            each = f", {added / WORDS:.1f} µs for each event" if streamed else ""
+            console.print(f"added: {added / 1000:.2f} ms{each}\n")
+        server.kill()
+    if asked.json_to:
+        asked.json_to.write_text(json.dumps({"figures": figures, "rounds": asked.rounds}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""A provider that answers at once, in a process of its own: a whole answer, or a stream of so many words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from aiohttp import web
+
+WORDS = 200
+_CHUNK = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+_USAGE = {"prompt_tokens": 5, "completion_tokens": WORDS, "total_tokens": WORDS + 5}
+
+
+def _data(delta: dict[str, object], finish: str | None = None, **more: object) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return b"data: " + json.dumps({**_CHUNK, "choices": [choice], **more}).encode() + b"\n\n"
+
+
+_STREAM = [
+    _data({"role": "assistant", "content": ""}),
+    *(_data({"content": f"word{number} "}) for number in range(WORDS)),
+    _data({}, "stop", usage=_USAGE),
+    b"data: [DONE]\n\n",
+]
+_MESSAGE = {"role": "assistant", "content": "".join(f"word{number} " for number in range(WORDS))}
+_WHOLE = json.dumps(
+    {
+        **_CHUNK,
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": _MESSAGE, "finish_reason": "stop"}],
+        "usage": _USAGE,
+    }
+).encode()
+
+
+async def answer(request: web.Request) -> web.StreamResponse:
+    if not (await request.json()).get("stream"):
+        return web.Response(body=_WHOLE, content_type="application/json")
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    for piece in _STREAM:
+        await response.write(piece)
+    await response.write_eof()
+    return response
+
+
+def main() -> None:
+    """Listen on a free port, and say which."""
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+
+    async def serve() -> None:
+        running = web.AppRunner(app, access_log=None)
+        await running.setup()
+        site = web.TCPSite(running, "127.0.0.1", 0)
+        await site.start()
+        print(site._server.sockets[0].getsockname()[1], flush=True)  # type: ignore[union-attr, attr-defined]
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until whoever started it has gone
+
+    asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    main()
