@@ -15,21 +15,22 @@ what a provider does otherwise than its dialect; a module that knows any lists t
 
 from __future__ import annotations
 
-import functools
 import importlib
 import pkgutil
+import sys
 from types import ModuleType
 
 
-@functools.cache
 def names() -> tuple[str, ...]:
     """Every dialect there is."""
     return tuple(module.name for module in pkgutil.iter_modules(__path__) if module.name != "parts")
 
 
-@functools.cache
 def load(name: str) -> ModuleType:
     """The module of a dialect, by its name."""
+    loaded = sys.modules.get(f"{__name__}.{name}") if name.isidentifier() and name != "parts" else None
+    if loaded is not None:  # to look for every dialect there is takes a hundred times as long
+        return loaded
     if name not in names():
         raise LookupError(f"no dialect {name!r}; there are {', '.join(names())}")
     return importlib.import_module(f"{__name__}.{name}")
