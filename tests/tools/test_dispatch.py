@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dragoman import InvalidToolUseBlock, SideEffects, ToolResultBlock
 from dragoman.bus import catalogue
@@ -27,7 +30,7 @@ from dragoman.tools import (
     dispatching,
     tool,
 )
-from tests.tools.calling import Heard, a_bench, a_call, text_of
+from tests.tools.calling import FREELY, Heard, a_bench, a_call, text_of
 
 
 @tool
@@ -480,3 +483,92 @@ async def test_a_question_that_is_cancelled_is_resolved_as_denied(workspace: Wor
     assert result.is_error
     assert heard.types == ["tool.confirmation_requested", "tool.confirmation_resolved", "tool.failed"]
     assert heard.payloads("tool.confirmation_resolved")[0]["decision"] == "deny"
+
+
+# --- the law ---------------------------------------------------------------------------------------------------------
+
+
+@tool
+async def pause(steps: int) -> str:
+    """Let others go on for some steps."""
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    return "rested"
+
+
+@tool
+async def cling(steps: int) -> str:
+    """Go on for some steps although it is told to stop."""
+    for _ in range(steps):
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            continue
+    return "clung"
+
+
+@tool
+async def give_up() -> str:
+    """Cancel itself."""
+    raise asyncio.CancelledError
+
+
+EVERY_KIND = ToolRegistry([echo, break_down, refuse, half, touch, pause, cling, give_up])
+some_calls = st.lists(
+    st.sampled_from(
+        [
+            ("echo", {"text": "a"}),
+            ("echo", {"text": 1}),
+            ("break_down", {}),
+            ("refuse", {}),
+            ("half", {}),
+            ("touch", {"path": "a"}),
+            ("touch", {"path": "../a"}),
+            ("pause", {"steps": 3}),
+            ("pause", {"steps": 10_000}),
+            ("cling", {"steps": 30}),
+            ("give_up", {}),
+            ("no_such_tool", {}),
+        ]
+    ),
+    max_size=12,
+)
+ENDS = {"tool.completed", "tool.failed", "tool_input_invalid"}
+
+
+@given(some_calls, st.integers(0, 60), st.sampled_from(["stop", "cancel", "both"]), st.booleans())
+def test_whatever_is_called_and_whenever_it_is_stopped_every_call_has_one_result_and_one_end(
+    wanted: list[tuple[str, dict[str, Any]]], after: int, how: str, asks: bool
+) -> None:
+    calls = [a_call(name, **given) for name, given in wanted]
+    heard, answers = Heard(), list[ToolResultBlock]()
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        with tempfile.TemporaryDirectory() as folder:
+            policy = None if asks else FREELY
+            bench = a_bench(Workspace(folder), policy=policy, confirm=Asked(allow=True))
+            made = dispatch(calls, EVERY_KIND, bench, events=heard, results=answers.append, stop=stop)
+            task = asyncio.create_task(made)
+            for _ in range(after):
+                await asyncio.sleep(0)
+            if how != "cancel":
+                stop.set()
+            if how != "stop":
+                task.cancel()
+            try:
+                assert [result.tool_use_id for result in await task] == [call.id for call in calls]
+            except asyncio.CancelledError:
+                assert how != "stop"
+            await bench.aclose()
+
+    asyncio.run(run())
+    never_begun = how != "stop" and after == 0  # then it was cancelled before its first step, and nothing was done
+    assert sorted(result.tool_use_id for result in answers) == (
+        [] if never_begun else sorted(call.id for call in calls)
+    )
+    ended = [payload["tool_use_id"] for event_type, payload in heard.events if event_type in ENDS]
+    assert sorted(ended) == sorted(result.tool_use_id for result in answers)
+    called = [payload["tool_use_id"] for payload in heard.payloads("tool.called")]
+    assert len(set(called)) == len(called)
+    assert_known(heard)
