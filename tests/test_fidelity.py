@@ -40,8 +40,7 @@ FORMS = {
 }
 
 
-# What the AI SDK's format cannot do: it has a result only beside its call, and some recorded histories have none there.
-APART = {"vercel": {MOVED, "a result stands with its call here, and there is none without one"}}
+APART = {"vercel": {MOVED}}  # a result stands with its call there, and in a few recorded histories it does not follow it
 CONVERSATIONS = {each.NAME: each for each in conversations()}
 EVERYTHING = (*dialects.names(), *CONVERSATIONS)
 

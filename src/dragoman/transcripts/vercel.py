@@ -2,7 +2,8 @@
 
 A call and its answer are one part there, and what an assistant did in several steps is one message. So one message of
 theirs may be several of ours: those of a step, and the answers to its calls. Those after the first are noted as
-``part_of`` it. Written for the first time, each message of ours is one of theirs, the answers to its calls within.
+``part_of`` it. Written for the first time, each message of ours is one of theirs, the answers to its calls within; an
+answer without a call is a part of data, which the SDK leaves to applications.
 Parts that we have no word for, such as sources, data and tools that a provider ran, are opaque. Published as ``ai`` on
 npm (versions 5 to 7).
 
@@ -62,6 +63,7 @@ _STEP: Final = {"type": "step-start"}
 _MARKS: Final = ("empty", "steps")  # what is said under our key about one of their messages and not about one of ours
 _RESULT_MARKS: Final = ("order", "parts")
 _NOT_ENDED: Final = "the input had not ended"
+_LONELY: Final = "data-dragoman-result"
 _DENIED: Final = "Tool call execution denied."  # what the SDK itself tells a model then
 _OURS: Final = "dragoman:"  # the scheme of an address that is a file of ours
 _DATA_URL: Final = re.compile(r"data:([^,;]*);base64,(.*)", re.DOTALL)
@@ -123,6 +125,12 @@ def _read_item(item: dict[str, Any], reading: Reading) -> None:
         an_object(part, f"{where}.parts[{at}]") for at, part in enumerate(a_list(item.get("parts"), f"{where}.parts"))
     ]
     draft = _Draft([])
+    lonely = _read_lonely(parts, reading) if role == "assistant" else None
+    if lonely is not None:
+        told = _ours(item.get("metadata"))
+        draft.steps.append(reading.made(Role.TOOL, [lonely], wire_id=item["id"], carried=told))
+        reading.messages.append(settled(draft.steps[0], _natural(draft), item, NAME))
+        return
     for step in _steps(parts) if role == "assistant" else [_Step(0, None, parts)]:
         _read_step(item, step, draft, reading)
     first = len(reading.messages) - len(draft.steps) - len(draft.results)
@@ -314,6 +322,28 @@ def _answer_of(part: dict[str, Any], our_id: str, state: str) -> ToolResultBlock
             return None
 
 
+def _read_lonely(parts: list[dict[str, Any]], reading: Reading) -> ToolResultBlock | None:
+    """An answer that stands without its call, as we write it."""
+    data = parts[0].get("data") if [part.get("type") for part in parts] == [_LONELY] else None
+    if not isinstance(data, dict) or not isinstance(data.get("errorText", ""), str):
+        return None
+    wire_id, state = data.get("toolCallId"), data.get("state")
+    if not isinstance(wire_id, str) or not isinstance(state, str):
+        return None
+    our_id = reading.answered_id(wire_id)
+    answer = _answer_of({**data, "resultProviderMetadata": {KEY: data}}, our_id, state)
+    if answer is None or wire_id == our_id:
+        return answer
+    return answer.replace(provider_raw={"dialect": NAME, **notes_of(answer.provider_raw, NAME), "id": wire_id})
+
+
+def _natural_lonely(answer: ToolResultBlock) -> dict[str, Any]:
+    """An answer without its call, or a second one: the SDK lets applications have parts of their own."""
+    wire_id = notes_of(answer.provider_raw, NAME).get("id", answer.tool_use_id)
+    made, marks = _natural_output(answer)
+    return {"type": _LONELY, "data": {"toolCallId": wire_id, "state": _state(answer, ""), **made, **marks}}
+
+
 def _read_output(output: Any, our_id: str, *, in_parts: bool) -> ToolResultBlock:
     blocks = _read_blocks(output) if in_parts and isinstance(output, list) else None
     if blocks is not None:
@@ -381,17 +411,18 @@ def _draft_answer(message: Message, drafts: list[_Draft], calls: dict[str, _Draf
         losing.lose(message, "message", "a tool's message without a result")
     for at, block in enumerate(kept):
         assert isinstance(block, ToolResultBlock)
+        if at:
+            losing.lose(message, block.type, "a message has one result here")
+            continue
+        content = losing.sayable(message, block.content, lambda inner: _cannot_say(inner, Role.USER))
+        answer = block.replace(content=content)
         draft = calls.get(block.tool_use_id)
-        if draft is None or block.tool_use_id in draft.results or at:
-            reason = "a result stands with its call here, and there is none without one" if draft is None else None
-            losing.lose(message, block.type, reason or "a call has one result here, and a result a message of its own")
-            if not at:
-                losing.lose(message, "message", "its result cannot be said")
+        if draft is None or block.tool_use_id in draft.results:
+            drafts.append(_Draft([message.replace(content=(answer,))]))
             continue
         if draft is not drafts[-1] or not _is_of(block, draft.steps[-1]):
             losing.lose(message, "order", "a result stands with its call here, before what was said since")
-        content = losing.sayable(message, block.content, lambda inner: _cannot_say(inner, Role.USER))
-        draft.results[block.tool_use_id] = (message, block.replace(content=content))
+        draft.results[block.tool_use_id] = (message, answer)
 
 
 def _is_of(result: ToolResultBlock, step: Message) -> bool:
@@ -425,8 +456,12 @@ def _written(draft: _Draft) -> dict[str, Any]:
 def _natural(draft: _Draft) -> dict[str, Any]:
     """What we would write for a message if nobody had noted anything but what its parts are."""
     first = draft.steps[0]
-    parts = [part for number, step in enumerate(draft.steps) for part in _natural_step(step, number, draft)]
     ours = carried(first, NAME)
+    if first.role is Role.TOOL:
+        answers = [_natural_lonely(block) for block in first.content if isinstance(block, ToolResultBlock)]
+        metadata = {} if ours is None else {"metadata": {KEY: ours}}
+        return {"id": wire_id_of(first), "role": "assistant", **metadata, "parts": answers}
+    parts = [part for number, step in enumerate(draft.steps) for part in _natural_step(step, number, draft)]
     steps = {str(at): told for at, step in enumerate(draft.steps) if at and (told := _carried_step(step)) is not None}
     if steps:
         ours = {**(ours or {}), "steps": steps}
@@ -485,16 +520,24 @@ def _natural_answer(result: _Result, order: int | None) -> dict[str, Any]:
     ours = carried(message, NAME, has_id=False) or {}
     if order is not None:
         ours["order"] = order
+    made, marks = _natural_output(answer)
+    ours |= marks
+    return {**made, "resultProviderMetadata": {KEY: ours}} if ours else made
+
+
+def _natural_output(answer: ToolResultBlock) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What was answered, and what has to be said under our key about it."""
     made: dict[str, Any] = {}
+    marks: dict[str, Any] = {}
     match answer.content:
         case (TextBlock(text),) if not _is_noted(answer.content[0]):
             made["errorText" if answer.is_error else "output"] = _output(text, answer)
         case blocks if answer.is_error:
             made["errorText"] = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
-            ours["parts"] = [_written_part(block) for block in blocks]
+            marks["parts"] = [_written_part(block) for block in blocks]
         case blocks:
-            made["output"], ours["parts"] = [_written_part(block) for block in blocks], True
-    return {**made, "resultProviderMetadata": {KEY: ours}} if ours else made
+            made["output"], marks["parts"] = [_written_part(block) for block in blocks], True
+    return made, marks
 
 
 def _is_noted(block: ContentBlock) -> bool:
