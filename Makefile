@@ -12,7 +12,7 @@ UV_VERSION := 0.13.7
 PYTEST_ARGS ?=
 PYTEST_PARALLEL ?= -n auto --maxprocesses 4 --dist worksteal
 RUN_ARGS ?= tour
-BENCH ?= format dialect store convert
+BENCH ?= format dialect store convert turn
 BENCH_ARGS ?=
 LOCK_ARGS ?=
 
