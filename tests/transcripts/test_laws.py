@@ -108,7 +108,8 @@ def unaccounted(before: Message, after: Message | None, losses: list[Loss]) -> l
 
 
 def unaccounted_result(block: ToolResultBlock, left: list[ContentBlock], named: Counter[str]) -> list[str]:
-    there = next((other for other in left if isinstance(other, ToolResultBlock)), None)
+    answers = (other for other in left if isinstance(other, ToolResultBlock))
+    there = next((other for other in answers if other.tool_use_id == block.tool_use_id), None)
     if there is None:
         return ["tool_result"]
     left.remove(there)
