@@ -128,6 +128,34 @@ def test_every_strict_provider_takes_the_repaired_one(ways: tuple[str, ...], see
     assert refused == {}
 
 
+# Ways in which a transcript is broken so that nobody at all takes it.
+NOBODY_TAKES = (
+    "orphaned_call",
+    "unanswered_parallel_calls",
+    "orphaned_result",
+    "duplicate_answer",
+    "result_before_its_call",
+    "input_cut_off_and_never_answered",
+    "left_streaming_by_a_crash",
+    "failed_with_open_calls",
+)
+
+
+@pytest.mark.parametrize("way", NOBODY_TAKES)
+def test_without_the_repair_every_strict_provider_refuses_it(way: str) -> None:
+    broken = transcript((way,), 0).messages
+    assert [name for name in dialects.names() if not refusals_of(name, broken)] == []
+
+
+@pytest.mark.parametrize("way", NAMES)
+def test_pictures_are_sent_readable_also_where_no_model_is_known_to_look_at_them(way: str) -> None:
+    repaired = repair(transcript((way,), 0).messages, PROBLEMS).messages
+    for name in dialects.names():
+        speaking = adapter(name, ToolIds())
+        wire = speaking.to_wire(repaired, TOOLS).wire
+        assert fakes()[name].refusals(wire, ISSUED[name], speaking.model.name) == [], name
+
+
 @pytest.mark.parametrize("began", SPEAKERS)
 @pytest.mark.parametrize("continues", SPEAKERS)
 def test_calls_of_one_provider_can_be_answered_to_any_other(began: str, continues: str) -> None:
