@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from dragoman import codec, dialects
 from dragoman.errors import FormatError, InputError
@@ -32,9 +33,11 @@ from dragoman.transcripts import open_telemetry
 from dragoman.transcripts.open_telemetry import INPUT, INSTRUCTIONS, OUTPUT
 from tests.transcripts.conftest import Judge
 from tests.transcripts.mutation import mutations
+from tests.transcripts.test_laws import FEWER, histories
 
 NOON = datetime(2026, 5, 8, 12, tzinfo=UTC)
 Judging = Callable[..., Judge]
+ASKED = settings(FEWER, suppress_health_check=[*settings().suppress_health_check, HealthCheck.function_scoped_fixture])
 
 
 def read(wire: Any) -> tuple[Message, ...]:
@@ -126,6 +129,13 @@ def test_what_we_write_of_every_dialect_fits_the_conventions(judge: Judging) -> 
             judged = judge("open-telemetry").ask("breaches", {"attribute": INPUT, "value": written})
             wrong.extend(f"{name}, {case.name}: {breach}" for breach in judged)
     assert wrong == []
+
+
+@ASKED
+@given(history=histories)
+def test_whatever_we_write_fits_the_conventions(judge: Judging, history: list[Message]) -> None:
+    wire = open_telemetry.write_messages(history).wire
+    assert judge("open-telemetry").ask("breaches", {"attribute": INPUT, "value": wire}) == []
 
 
 def test_opentelemetrys_types_take_all_that_a_message_may_say(judge: Judging) -> None:

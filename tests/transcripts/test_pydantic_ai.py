@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from dragoman import codec, dialects
 from dragoman.errors import FormatError, InputError
@@ -35,9 +36,11 @@ from dragoman.message import (
 from dragoman.transcripts import pydantic_ai
 from tests.transcripts.conftest import Judge
 from tests.transcripts.mutation import mutations
+from tests.transcripts.test_laws import FEWER, histories
 
 NOON = datetime(2026, 5, 8, 12, tzinfo=UTC)
 Judging = Callable[..., Judge]
+ASKED = settings(FEWER, suppress_health_check=[*settings().suppress_health_check, HealthCheck.function_scoped_fixture])
 
 
 def read(wire: Any) -> tuple[Message, ...]:
@@ -131,6 +134,27 @@ def test_the_package_reads_what_we_write_of_every_dialect_and_writes_it_the_same
         if json.dumps(guessed) != json.dumps(wire):
             changed.append(name)
     assert changed == []
+
+
+@ASKED
+@given(history=histories)
+def test_the_package_reads_whatever_we_write_and_writes_it_the_same(judge: Judging, history: list[Message]) -> None:
+    wire = pydantic_ai.write_messages(map(with_real_bytes, history)).wire
+    judged = without_guesses(judge("pydantic-ai").ask("validate", wire), wire)
+    assert json.dumps(judged) == json.dumps(wire)
+
+
+def with_real_bytes(message: Message) -> Message:
+    return message.replace(content=[_with_real_bytes(block) for block in message.content])
+
+
+def _with_real_bytes(block: Any) -> Any:
+    """A block with base64 that is some."""
+    if isinstance(block, ToolResultBlock):
+        return block.replace(content=[_with_real_bytes(inner) for inner in block.content])
+    if getattr(block, "source", None) is None or block.source.kind != "base64":
+        return block
+    return block.replace(source=ImageSource("base64", base64.b64encode(block.source.data.encode()).decode()))
 
 
 def without_guesses(judged: Any, wire: Any) -> Any:

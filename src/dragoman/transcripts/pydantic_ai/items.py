@@ -125,7 +125,7 @@ def _known(item: Wire, notes: dict[str, Any]) -> TextBlock | Medium | None:
 def _named(block: Medium, item: Wire) -> Medium:
     """A document's name is the identifier that somebody gave it; else that is made of what it holds."""
     identifier = item.get("identifier")
-    if isinstance(block, DocumentBlock) and isinstance(identifier, str) and identifier != _identifier(block):
+    if isinstance(block, DocumentBlock) and isinstance(identifier, str) and identifier not in ("", _identifier(block)):
         return block.replace(name=identifier)
     return block
 
@@ -148,6 +148,8 @@ def cannot_say(block: ContentBlock) -> str | None:
 
 def cannot_keep(block: ContentBlock) -> str | None:
     """What will not be read again as it is of a medium whose bytes are kept."""
+    if isinstance(block, DocumentBlock) and block.name == "":
+        return "an empty name is none here; the document is kept"
     if not isinstance(block, Medium) or block.source.kind != "base64":
         return None
     if type(block) is not _BY_TYPE.get(block.media_type.partition("/")[0], DocumentBlock):
@@ -172,7 +174,7 @@ def _natural(block: ContentBlock, notes: dict[str, Any]) -> Any:
             return _natural_text(text, notes.get("form"))
         case ImageBlock(source) | DocumentBlock(source) | AudioBlock(source) | VideoBlock(source):
             name = getattr(block, "name", None)
-            named = {"identifier": name if name is not None else _identifier(block)}
+            named = {"identifier": name or _identifier(block)}
             if source.kind == "base64":
                 data = source.data if notes.get("alphabet") == "standard" else source.data.translate(_URLSAFE)
                 about = {"media_type": block.media_type, "vendor_metadata": None}
