@@ -452,8 +452,8 @@ def _is_lost(error: mcp.MCPError) -> bool:
 
 
 def _who_we_are() -> mcp.Implementation:
-    import mcp  # noqa: PLC0415
-
     from importlib.metadata import version  # noqa: PLC0415
+
+    import mcp  # noqa: PLC0415
 
     return mcp.Implementation(name="dragoman", version=version("dragoman"))
