@@ -50,7 +50,17 @@ LOCAL: Final = "local"  # the provider that is a process on this machine
 MAX_STEPS: Final = 25
 SAMPLES_FOR_S: Final = 10.0
 UNPRICED: Final = "unpriced"  # the pricing version of what no table has a price for
-_FIRST_CHOICES: Final = ("anthropic", "openai", "gemini", "openrouter", "mistral", "groq", "deepseek", LOCAL)
+# Who answers when nobody chose: of the first provider that can be called, a model of its middle, in ability and price.
+FIRST_CHOICES: Final = (
+    "anthropic:claude-sonnet-5-5",
+    "openai:gpt-6.1-sol",
+    "gemini:gemini-3.8-flash",
+    "mistral:mistral-large-2512",
+    "deepseek:deepseek-chat",
+    "groq:openai/gpt-oss-120b",
+    "openrouter:deepseek/deepseek-v3",
+    "local:smollm2-135m",
+)
 _log: Final = logging.getLogger("dragoman.turn")
 
 
@@ -270,15 +280,11 @@ def registry_of(settings: Settings) -> Registry:
 
 
 def default_model(settings: Settings, registry: Registry) -> str | None:
-    """The model that answers when nobody chose one: the settings', or the first of a provider that has a key."""
+    """The model that answers when nobody chose one: the settings', or the first choice that can be called."""
     if settings.default_model.value:
         return settings.default_model.value
-    for provider in _FIRST_CHOICES:
-        if provider in registry.configured:
-            found = next((model for model in settings.catalog.models.values() if model.provider == provider), None)
-            if found is not None:
-                return found.id
-    return None
+    found = [model for name in FIRST_CHOICES if (model := registry.find(name)) is not None]
+    return next((model.id for model in found if registry.is_configured(model)), None)
 
 
 def _blocks(content: str | Iterable[ContentBlock]) -> tuple[ContentBlock, ...]:
