@@ -87,7 +87,7 @@ def check_file(
     out = console()
     _print_findings(out, report.breaches)
     for rule in dict.fromkeys(breach.rule for breach in report.breaches):
-        _print(out, f"{rule}  {RULES[rule].statement}", "dim")
+        _print(out, f"{rule}: {RULES[rule].statement}", "dim")
     said = "" if report.format == CANONICAL else f" ({report.format}{': ' if report.why else ''}{report.why})"
     _print(out, f"{counted(report.messages, 'message')}, {counted(len(report.breaches), 'breach', 'breaches')}{said}")
     if repair_to is not None:

@@ -241,7 +241,7 @@ def _found_in_document(value: Any, given: str | None, name: str) -> tuple[Detect
         if not isinstance(value, list) or not isinstance(value[0], dict | list):
             raise InputError(error.what, where=f"{name}, item 0", remedy=error.remedy, code=error.code) from None
     try:
-        found = formats.detect(value[:_SAMPLE_LINES])
+        found = _detected(value[:_SAMPLE_LINES])
     except InputError as error:
         raise InputError(error.what, where=name, remedy=error.remedy, code=error.code) from None
     return found, not found.by_message
@@ -251,15 +251,19 @@ def _found(values: list[Any], given: str | None, name: str, first: Piece) -> Det
     if given is not None:
         return Detected(given, formats.layout_of(given, values[0]), "")
     try:
-        try:
-            return formats.detect(values)
-        except InputError as error:
-            if error.code != "unknown_format":
-                raise
-            return formats.detect(values[:1])  # then it is a later line that is wrong, and reading names it
+        return _detected(values)
     except InputError as error:
         where = f"{name}, line {first.number}"
         raise InputError(error.what, where=where, remedy=error.remedy, code=error.code) from None
+
+
+def _detected(values: list[Any]) -> Detected:
+    try:
+        return formats.detect(values)
+    except InputError as error:
+        if error.code != "unknown_format":
+            raise
+        return formats.detect(values[:1])  # then it is a later one that is wrong, and reading names it
 
 
 def _read(piece: Piece, name: str, *, is_document: bool = False) -> Any:
