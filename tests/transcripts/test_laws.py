@@ -162,6 +162,7 @@ def test_a_text_of_a_conversation_is_read_like_its_value(name: str, history: lis
 
 # Keys and words that some format has, so that more than the first look at a value is tried.
 KEYS = ["role", "id", "type", "content", "parts", "kind", "data", "tool_calls", "toolCalls", "toolCallId", "metadata"]
+KEYS += ["response_metadata", "additional_kwargs", "tool_call_id", "usage_metadata", "status", "state", "error"]
 WORDS = ["user", "assistant", "system", "tool", "reasoning", "human", "ai", "request", "response", "text", "file"]
 likely = st.sampled_from(WORDS) | strategies.plain
 likely_objects = st.dictionaries(

@@ -125,6 +125,9 @@ def _read_item(item: dict[str, Any], reading: Reading) -> Message:
     notes: dict[str, Any] = {"flat": True} if is_flat else {}
     if kind != _TYPES[role]:
         notes["type"] = kind
+    told = data.get("response_metadata")
+    if isinstance(told, dict) and "model_provider" in told:
+        notes["provider"] = True
     if isinstance(data.get("content"), list) and _is_plain(message, _inner(message)):
         notes["list"] = True
     message = _with(message, notes)
@@ -412,11 +415,14 @@ def _natural_usage(usage: Usage | None) -> dict[str, Any] | None:
 
 
 def _natural_origin(message: Message) -> dict[str, Any]:
+    """The model. A ``model_provider`` would tell LangChain that the content is in this provider's words."""
     provider, model = message.metadata.provider, message.metadata.model
     made = {}
     if model is not None:
         made["model_name"] = model.removeprefix(f"{provider}:") if provider is not None else model
-    return made if provider is None else {**made, "model_provider": provider}
+    if provider is not None and notes_on(message, NAME).get("provider"):
+        made["model_provider"] = provider
+    return made
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -582,7 +588,7 @@ def _natural_part(block: ContentBlock, form: str | None) -> Any:
             return text
         case TextBlock(text):
             return {"type": form or "text", "text": text}
-        case ThinkingBlock(text, signature) if form == "thinking" or notes_of(block.provider_raw, "anthropic"):
+        case ThinkingBlock(text, signature) if form == "thinking":
             return {"type": "thinking", "thinking": text, **({} if signature is None else {"signature": signature})}
         case ThinkingBlock(text, signature):
             told = {} if signature is None else {"extras": {"signature": signature}}
