@@ -95,11 +95,7 @@ _Thought = ThinkingBlock | RedactedThinkingBlock
 
 def looks_like(wire: Any) -> bool:
     """Whether a value may be a list of AG-UI messages: they have a role and an id, and neither type nor parts."""
-    return (
-        isinstance(wire, list)
-        and bool(wire)
-        and all(isinstance(item, dict) and _is_shaped(item) for item in wire)
-    )
+    return isinstance(wire, list) and bool(wire) and all(isinstance(item, dict) and _is_shaped(item) for item in wire)
 
 
 def _is_shaped(item: dict[str, Any]) -> bool:
