@@ -165,6 +165,23 @@ _command(
     """,
     codes="0: it can go on there. 1: something is in the way. 2: it could not be found out.",
 )
+_command(
+    "login",
+    "login:login",
+    "Keep a provider's key in the system's keyring.\n\nIt is asked for, or read from a pipe, and never shown.",
+    group=MODELS,
+    examples="""
+        dragoman login anthropic
+        dragoman login openai < key.txt
+    """,
+)
+_command(
+    "logout",
+    "login:logout",
+    "Take a provider's key out of the system's keyring.",
+    group=MODELS,
+    examples="dragoman logout anthropic",
+)
 route = App(
     name="route",
     help="Show which model would answer, and why; check a routing policy.",

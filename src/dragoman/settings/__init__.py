@@ -21,7 +21,7 @@ of a long one the last four characters are, so that people can tell which it is.
 from __future__ import annotations
 
 from dragoman.settings.found import EMBEDDED, Settings
-from dragoman.settings.keyrings import keep_key, system_keyring
+from dragoman.settings.keyrings import forget_key, keep_key, system_keyring
 from dragoman.settings.reading import CONFIG_VARIABLE, default_file, load
 from dragoman.settings.values import Endpoint, Keyring, Secret, Setting
 
@@ -34,6 +34,7 @@ __all__ = [
     "Setting",
     "Settings",
     "default_file",
+    "forget_key",
     "keep_key",
     "load",
     "system_keyring",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from dragoman.catalog import Provider
 from dragoman.errors import SettingsError
@@ -31,6 +32,22 @@ def system_keyring(provider_key: str) -> str | None:
 def keep_key(provider: Provider, key: str) -> None:
     """Put a key into the system's keyring."""
     secret = usable_key(key, "argument")
+    _changed(lambda keyring: keyring.set_password(KEYRING_NAME, provider.key, secret.reveal()))
+
+
+def forget_key(provider: Provider) -> bool:
+    """Take a key out of the system's keyring; whether it was there."""
+
+    def forget(keyring: Any) -> bool:
+        is_there = keyring.get_password(KEYRING_NAME, provider.key) is not None
+        if is_there:
+            keyring.delete_password(KEYRING_NAME, provider.key)
+        return is_there
+
+    return bool(_changed(forget))
+
+
+def _changed(change: Callable[[Any], Any]) -> Any:
     try:
         import keyring  # noqa: PLC0415
         from keyring.errors import KeyringError  # noqa: PLC0415
@@ -42,7 +59,7 @@ def keep_key(provider: Provider, key: str) -> None:
             code="missing_package",
         ) from None
     try:
-        keyring.set_password(KEYRING_NAME, provider.key, secret.reveal())
+        return change(keyring)
     except KeyringError as error:
         raise SettingsError(
             f"it cannot be written ({type(error).__name__})",
