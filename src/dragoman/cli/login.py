@@ -19,10 +19,7 @@ def login(provider: str) -> None:
         Whose key it is. See the names with dragoman models --providers.
     """
     row = keys.load().catalog.provider(provider)
-    if sys.stdin.isatty():
-        key = getpass.getpass(f"Key for {row.title}: ")
-    else:
-        key = sys.stdin.readline()
+    key = getpass.getpass(f"Key for {row.title}: ") if sys.stdin.isatty() else sys.stdin.readline()
     if not key.strip():
         raise InputError("no key was given", remedy="Paste it, or pipe it in")
     keys.keep_key(row, key.strip())
