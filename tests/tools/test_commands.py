@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.tools import ToolRegistry, Workspace, dispatch
+from dragoman.tools import Confirmation, ConfirmationRequest, ToolRegistry, Workspace, dispatch
 from dragoman.tools.commands import environment_without_secrets, run_command
 from tests.tools.calling import Heard, a_bench, a_call, result_of, text_of
 
@@ -106,7 +106,15 @@ async def test_what_runs_is_told_without_its_secrets(workspace: Workspace, monke
     monkeypatch.setenv("SOME_TOKEN", "very-secret-token")
     heard = Heard()
     call = a_call("run_command", command="echo very-secret-token")
-    await dispatch([call], ToolRegistry([run_command]), a_bench(workspace), events=heard)
+    asked: list[str | None] = []
+
+    async def confirm(question: ConfirmationRequest) -> Confirmation:
+        asked.append(question.command_summary)
+        return Confirmation(True)
+
+    bench = a_bench(workspace, policy=None, confirm=confirm)
+    await dispatch([call], ToolRegistry([run_command]), bench, events=heard)
+    assert asked == ["echo [redacted]"]
     assert heard.payloads("tool.completed")[0]["command_executed"] == "echo [redacted]"
 
 

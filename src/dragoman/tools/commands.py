@@ -49,7 +49,8 @@ def environment_without_secrets(environment: Mapping[str, str]) -> tuple[dict[st
 
 
 def _shows_its_command(input: dict[str, Any], _context: ToolContext) -> Preview:  # noqa: A002
-    return Preview(command_summary=_command_line(input.get("command", ""), input.get("argv", [])))
+    _, secrets = environment_without_secrets(os.environ)
+    return Preview(command_summary=_without(secrets, _command_line(input.get("command", ""), input.get("argv", []))))
 
 
 def _command_line(command: str, argv: list[str]) -> str:
