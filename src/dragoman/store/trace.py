@@ -13,6 +13,7 @@ those that an audit needs. The one rule: nothing comes in with a secret in it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -25,13 +26,15 @@ import msgspec
 
 from dragoman.errors import DamagedError, FormatError
 from dragoman.jsontext import OWN, read_json
-from dragoman.redaction import Redactor
-from dragoman.store.operations import Operation, Rows, Statement, operation, unknown_session, visible
+from dragoman.store.calls import visible
+from dragoman.store.operation import Operation, Rows, Statement, operation
 from dragoman.store.rows import micros, time_from
+from dragoman.store.sessions import unknown_session
 from dragoman.store.values import Evaluation, TraceEvent
 
 if TYPE_CHECKING:
     from dragoman.ids import UlidSource
+    from dragoman.redaction import Redactor
     from dragoman.routing import Fingerprint, PatternSample
 
 SYSTEM: Final = "system"  # the session of what belongs to no session
@@ -53,7 +56,13 @@ _EVALUATION: Final = (
 _STAYS: Final = {"sqlite": "", "postgres": " FOR KEY SHARE"}  # a session that is not deleted until we are done
 _AT_ONCE: Final = 50
 _PAGE: Final = 500
-_DEFAULT_REDACTOR: Final = Redactor()
+
+
+@functools.cache
+def _redactor() -> Redactor:
+    from dragoman.redaction import Redactor  # noqa: PLC0415  whoever only reads pays nothing for it
+
+    return Redactor()
 
 
 class Happened(Protocol):
@@ -92,7 +101,7 @@ class TraceMethods:
 
     async def append_events(self, events: Iterable[Happened], redactor: Redactor | None = None) -> int:
         """Keep events, without the secrets in them; how many were new, and of sessions that are there."""
-        rows = [event_row(event, redactor or _DEFAULT_REDACTOR) for event in events]
+        rows = [event_row(event, redactor or _redactor()) for event in events]
         written: int = await self._write(append_events(self.engine, rows)) if rows else 0
         return written
 
@@ -165,7 +174,7 @@ class TraceMethods:
             success=success,
             cost_usd=cost_usd,
             duration_ms=duration_ms,
-            notes=None if notes is None else visible(_DEFAULT_REDACTOR.text(notes)),
+            notes=None if notes is None else visible(_redactor().text(notes)),
             fingerprint=None if fingerprint is None else msgspec.json.decode(msgspec.json.encode(fingerprint)),
             created_at=self.clock(),
         )
@@ -532,4 +541,4 @@ def carried(event: TraceEvent, session_id: str) -> Carried:
 
 def added_row(event: TraceEvent, session_id: str) -> tuple[Any, ...]:
     """The row of an event that is imported."""
-    return event_row(carried(event, session_id), _DEFAULT_REDACTOR)
+    return event_row(carried(event, session_id), _redactor())
