@@ -1,0 +1,67 @@
+"""The right to run a turn, held for as long as the turn takes.
+
+    async with store.turn(session_id) as tenure:
+        …
+        tenure.check()      raises if the right is lost: another has it, or the session is gone
+
+It is renewed in the background and given back at the end; a process that dies gives it back when it expires. The one
+rule: whoever is cancelled holds nothing afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, Self
+
+from dragoman.errors import StorageError
+from dragoman.store.unbroken import unbroken
+
+if TYPE_CHECKING:
+    from dragoman.store.store import Store
+
+_log: Final = logging.getLogger("dragoman.store")
+
+
+class Tenure:
+    """A lease that is kept up."""
+
+    def __init__(self, store: Store, session_id: str, owner: str, seconds: float) -> None:
+        self.session_id = session_id
+        self.owner = owner
+        self._store = store
+        self._seconds = seconds
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._store.take_lease(self.session_id, self.owner, self._seconds)
+        except asyncio.CancelledError:  # it may have been given all the same
+            await unbroken(self._store.release_lease(self.session_id, self.owner))
+            raise
+        self._renewing = asyncio.create_task(self._renew(), name=f"dragoman-lease-{self.session_id}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await unbroken(self._given_back())
+
+    def check(self) -> None:
+        """Raise what the right was lost to: ``ConflictError`` or ``UnknownSessionError``."""
+        if self._renewing is not None and self._renewing.done():
+            self._renewing.result()
+
+    async def _given_back(self) -> None:
+        assert self._renewing is not None
+        self._renewing.cancel()
+        await asyncio.wait([self._renewing])
+        if not self._renewing.cancelled():
+            self._renewing.exception()  # whoever wanted to know has asked
+        await self._store.release_lease(self.session_id, self.owner)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self._seconds / 3)
+            try:
+                await self._store.take_lease(self.session_id, self.owner, self._seconds)
+            except StorageError as error:  # of the disk or the connection: the next time may be in time
+                _log.warning("the lease of session %s could not be renewed: %s", self.session_id, error)
