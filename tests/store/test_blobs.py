@@ -305,7 +305,7 @@ async def test_without_the_states_of_large_content_a_writer_would_lose_it(
     def named(session_id: str, seq: int, sha256: str, renewed: int | None) -> Any:
         yield "INSERT INTO blob_refs (session_id, seq, sha256) VALUES (?, ?, ?)", (session_id, seq, sha256)
 
-    monkeypatch.setattr("dragoman.store.operations._named", named)  # the control: the race is really run
+    monkeypatch.setattr("dragoman.store.writing._named", named)  # the control: the race is really run
     with pytest.raises(DamagedError, match="gone"):
         await test_content_that_is_put_and_not_named_yet_may_go_and_comes_back(shared_place)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dragoman.entries import AGENT_TYPES, CONVERSATION_TYPES, GLOBAL_TYPES, Entry
 from dragoman.errors import DamagedError, FormatError, InputError, UnknownSessionError
 from dragoman.store import Store
-from dragoman.store.operations import Rows, operation
+from dragoman.store.operation import Rows, operation
 from tests.entries.examples import EVERY
 from tests.entries.test_bridge import made_entries
 from tests.store.conftest import Clock, Place

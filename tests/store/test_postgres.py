@@ -15,7 +15,7 @@ import pytest
 
 from dragoman.errors import FormatError, StorageError, StoreUnusableError
 from dragoman.store import Store, open_store
-from dragoman.store.operations import operation
+from dragoman.store.operation import operation
 from dragoman.store.postgres import PostgresStore
 from dragoman.store.schema import migrations
 from tests.store.talk import said

@@ -30,7 +30,7 @@ from dragoman.message import (
     ToolUseBlock,
 )
 from dragoman.store import Hit, Session, Store, indexes, open_store
-from dragoman.store.operations import Rows, Statement, operation
+from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.words import analysed, terms_from
 from tests.store.conftest import Clock, Place
 from tests.store.talk import answered, message, said

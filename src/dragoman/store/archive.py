@@ -28,10 +28,13 @@ import msgspec
 from dragoman import codec
 from dragoman.errors import ConflictError, FormatError, JsonError, UnknownSessionError
 from dragoman.message import Message
-from dragoman.store import care, collecting, entries, operations, trace
-from dragoman.store.operations import Draft, Rows, Statement, operation
+from dragoman.store import care, collecting, entries, trace
+from dragoman.store.calls import cancel_tool_call, learn_tool_ids, tool_calls, tool_ids
+from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.rows import columns_from, micros, time_from
+from dragoman.store.sessions import create_session, get_session
 from dragoman.store.values import Evaluation, Session, TraceEvent
+from dragoman.store.writing import Draft, LetGoError, append
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
@@ -163,8 +166,8 @@ def _line(value: msgspec.Struct) -> bytes:
 @operation
 def _beside(session_id: str, *, is_whole: bool) -> Generator[Statement, Rows, _Beside]:
     if is_whole:
-        ids = yield from operations.tool_ids(session_id)
-        calls = yield from operations.tool_calls(session_id, "cancelled")
+        ids = yield from tool_ids(session_id)
+        calls = yield from tool_calls(session_id, "cancelled")
         cancelled = [(call.id, micros(call.completed_at)) for call in calls if call.completed_at is not None]
         return _Beside(tool_ids=ids, cancelled=cancelled)
     ids = yield (
@@ -190,7 +193,7 @@ def _parents_first() -> Generator[Statement, Rows, list[Session]]:
         order.update(dict.fromkeys(reversed(line)))
     sessions = []
     for name in order:
-        sessions.append((yield from operations.get_session(name)))
+        sessions.append((yield from get_session(name)))
     return sessions
 
 
@@ -478,7 +481,7 @@ async def _add(store: Store, file: IO[bytes], section: _Section) -> None:
             await store._write(_added(store, file, section, renewed))
             store.searching.soon()
             return
-        except operations.LetGoError as gone:
+        except LetGoError as gone:
             renewed |= await collecting.settled(store, gone)
 
 
@@ -487,9 +490,9 @@ def _added(
     store: Store, file: IO[bytes], section: _Section, renewed: dict[str, int]
 ) -> Generator[Statement, Rows, None]:
     session = section.session
-    yield from operations.create_session(msgspec.structs.replace(session, last_seq=session.parent_seq))
+    yield from create_session(msgspec.structs.replace(session, last_seq=session.parent_seq))
     if session.parent_session_id is not None:
-        parent = yield from operations.get_session(session.parent_session_id)
+        parent = yield from get_session(session.parent_session_id)
         if not parent.parent_seq <= session.parent_seq <= parent.last_seq:
             raise FormatError(f"session {parent.id} has no message {session.parent_seq}", where=f"session {session.id}")
         yield (
@@ -499,11 +502,11 @@ def _added(
         )
     drafts = _drafts(store, file, section, renewed)
     while page := list(itertools.islice(drafts, _FEW)):
-        yield from operations.append(session.id, page, now=session.updated_at)
+        yield from append(session.id, page, now=session.updated_at)
     if section.beside.tool_ids:
-        yield from operations.learn_tool_ids(session.id, section.beside.tool_ids)
+        yield from learn_tool_ids(session.id, section.beside.tool_ids)
     for call_id, when in section.beside.cancelled:
-        yield from operations.cancel_tool_call(session.id, call_id, time_from(when))
+        yield from cancel_tool_call(session.id, call_id, time_from(when))
     written = _entries(file, section)
     while some := [entries.draft_from(one.entry, one.agent_key) for one in itertools.islice(written, _PAGE)]:
         yield from entries.append(session.id, some, session.updated_at, None)

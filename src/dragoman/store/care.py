@@ -33,8 +33,10 @@ from dragoman.message import (
     ToolUseBlock,
 )
 from dragoman.store import collecting, indexes, trace
-from dragoman.store.operations import Found, Rows, Statement, at, get_session, operation, read, unknown_session
+from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.reading import Found, at, read
 from dragoman.store.rows import Columns, columns_from, hash_of, message_from, micros, time_from
+from dragoman.store.sessions import get_session, unknown_session
 from dragoman.store.values import ErasureReceipt, Session, SizeReport
 
 Steps = Generator[Statement, Rows, None]

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from dragoman.blobs import FolderBlobs
-from dragoman.store.operations import Draft, LetGoError, Rows, Statement, operation
+from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.rows import micros
+from dragoman.store.writing import Draft, LetGoError
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store

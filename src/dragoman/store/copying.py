@@ -19,7 +19,7 @@ import apsw
 
 from dragoman.blobs import FolderBlobs
 from dragoman.errors import ConflictError, DamagedError
-from dragoman.store.operations import Rows, Statement, operation
+from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.sqlite import SqliteStore
 from dragoman.store.values import Verification
 

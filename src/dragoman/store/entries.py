@@ -24,8 +24,9 @@ from dragoman import entries as room
 from dragoman.entries import Entry
 from dragoman.errors import ConflictError, DamagedError, FormatError, InputError
 from dragoman.jsontext import OWN, read_json
-from dragoman.store.operations import LOCKED, Rows, Statement, create_session, operation, unknown_session
+from dragoman.store.operation import LOCKED, Rows, Statement, operation
 from dragoman.store.rows import micros
+from dragoman.store.sessions import create_session, unknown_session
 from dragoman.store.values import EntryRow, Session
 
 if TYPE_CHECKING:

@@ -23,7 +23,9 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from dragoman.errors import DamagedError
-from dragoman.store.operations import COLUMNS, Found, Rows, Statement, Stretch, found_from, lineage, operation
+from dragoman.store.lineage import Stretch, lineage
+from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.reading import COLUMNS, Found, found_from
 from dragoman.store.rows import micros
 from dragoman.store.words import Analysis, Term
 

@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from dragoman.blobs import Blob, Blobs, checked
 from dragoman.errors import DamagedError, FormatError, StorageError, StoreUnusableError
-from dragoman.store.operations import Rows, Statement, bindable, operation
+from dragoman.store.operation import Rows, Statement, bindable, operation
 from dragoman.store.schema import migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
 

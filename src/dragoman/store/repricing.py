@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dragoman.message import Usage
-from dragoman.store.operations import _GROUPS, Operation, Rows, Statement, operation
+from dragoman.store.operation import Operation, Rows, Statement, operation
 from dragoman.store.rows import micros, time_from
+from dragoman.store.totals import GROUPS
 from dragoman.store.values import PricedCall, Totals, TotalsBy
 
 _PAGE: Final = 500
@@ -145,8 +146,8 @@ _REPRICED: Final = (
 def _totals(
     by: str, version: str, wanted: dict[str, str], since: str | None, until: str | None
 ) -> Generator[Statement, Rows, list[Totals]]:
-    group = _GROUPS[by]
-    conditions, arguments = _conditions({_GROUPS[name]: value for name, value in wanted.items()}, since, until)
+    group = GROUPS[by]
+    conditions, arguments = _conditions({GROUPS[name]: value for name, value in wanted.items()}, since, until)
     sums = ", ".join(f"sum({name})" for name in ("messages", *_COUNTS.split(", ")))
     rows = yield (
         f"SELECT {group}, {sums}, decimal_sum(cost_usd) FROM ({_REPRICED}) AS ever WHERE {conditions} GROUP BY {group}",

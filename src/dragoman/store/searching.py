@@ -33,7 +33,9 @@ from dragoman.message import (
 )
 from dragoman.store import indexes
 from dragoman.store.indexes import Entry, Filters, Match, Pending, Piece
-from dragoman.store.operations import Found, lineage, operation
+from dragoman.store.lineage import lineage
+from dragoman.store.operation import operation
+from dragoman.store.reading import Found
 from dragoman.store.rows import Large, hash_of, message_from, time_from
 from dragoman.store.values import Hit
 from dragoman.store.words import Analysis, Term, analysed, excerpt, terms_from

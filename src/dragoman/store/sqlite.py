@@ -32,7 +32,7 @@ import msgspec
 
 from dragoman.blobs import Blobs
 from dragoman.errors import DamagedError, DragomanError, FormatError, StorageError, StoreError, StoreUnusableError
-from dragoman.store.operations import LOCKED, Passing, bindable
+from dragoman.store.operation import LOCKED, Passing, bindable
 from dragoman.store.schema import migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
 

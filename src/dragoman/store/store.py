@@ -1,15 +1,13 @@
 """The store: what can be asked of it, whatever engine is below.
 
 Messages are only ever added, in one order per session; a message that is still arriving (status ``partial``) is the one
-thing that changes, until it has ended. An engine is a subclass that knows how to run an operation (see ``operations``)
+thing that changes, until it has ended. An engine is a subclass that knows how to run an operation (see ``operation``)
 in a transaction, and how to open, check and back itself up. The one rule: a method returns only after what it changed
 is as safe as ``durability`` says.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Sequence
@@ -24,14 +22,28 @@ from dragoman.blobs import Blobs
 from dragoman.errors import FormatError
 from dragoman.ids import UlidSource
 from dragoman.message import Message
-from dragoman.store import archive, care, collecting, operations, verifying
+from dragoman.store import (
+    archive,
+    calls,
+    care,
+    collecting,
+    leases,
+    operation,
+    reading,
+    sessions,
+    totals,
+    verifying,
+    writing,
+)
 from dragoman.store.entries import EntriesRoom
 from dragoman.store.indexes import Filters
-from dragoman.store.operations import Draft, Found, Rows, Statement
+from dragoman.store.operation import Rows, Statement
+from dragoman.store.reading import Found
 from dragoman.store.recent import Recent
 from dragoman.store.repricing import RepricingMethods
 from dragoman.store.rows import hash_of, message_from
 from dragoman.store.searching import Searching
+from dragoman.store.tenure import Tenure
 from dragoman.store.trace import TraceMethods
 from dragoman.store.values import (
     ErasureReceipt,
@@ -46,9 +58,10 @@ from dragoman.store.values import (
     TotalsBy,
     Verification,
 )
+from dragoman.store.writing import Draft
 
 Result = TypeVar("Result")
-Operation = operations.Operation[Result] | Generator[Statement, Rows, Result]  # the latter can be run once only
+Operation = operation.Operation[Result] | Generator[Statement, Rows, Result]  # the latter can be run once only
 _UNCHANGED: Final[Any] = object()
 _message: Final = value.unchecked(Message)
 _UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -133,11 +146,11 @@ class Store(TraceMethods, RepricingMethods):
             created_at=now,
             updated_at=now,
         )
-        return await self._write(operations.create_session(session))
+        return await self._write(sessions.create_session(session))
 
     async def get_session(self, session_id: str) -> Session:
         """The session of that id, or ``UnknownSessionError``."""
-        return await self._read(operations.get_session(session_id))
+        return await self._read(sessions.get_session(session_id))
 
     async def list_sessions(
         self,
@@ -149,11 +162,11 @@ class Store(TraceMethods, RepricingMethods):
     ) -> list[Session]:
         """Sessions, the one that changed last first; ``before`` is the last one of the page before."""
         place = (before.updated_at, before.id) if before is not None else None
-        return await self._read(operations.list_sessions(user_id, team_id, place, limit))
+        return await self._read(sessions.list_sessions(user_id, team_id, place, limit))
 
     async def find_sessions(self, part: str, limit: int = 10) -> list[Session]:
         """Sessions whose id begins or ends so (``sess_`` may be left out), the one that changed last first."""
-        return await self._read(operations.find_sessions(part, limit))
+        return await self._read(sessions.find_sessions(part, limit))
 
     async def rename_session(self, session_id: str, title: str | None) -> Session:
         """Give a session another title."""
@@ -182,7 +195,7 @@ class Store(TraceMethods, RepricingMethods):
             "team_id": team_id,
         }
         changes = {name: value for name, value in given.items() if value is not _UNCHANGED}
-        return await self._write(operations.change_session(session_id, changes, self.clock()))
+        return await self._write(sessions.change_session(session_id, changes, self.clock()))
 
     async def fork(
         self, session_id: str, at: str | int | None = None, *, title: str | None = None, user_id: str | None = None
@@ -203,10 +216,10 @@ class Store(TraceMethods, RepricingMethods):
             created_at=now,
             updated_at=now,
         )
-        return await self._write(operations.fork_session(session_id, seq, made))
+        return await self._write(sessions.fork_session(session_id, seq, made))
 
     async def _place(self, session_id: str, message_id: str) -> int:
-        return (await self._read(operations.get_message(session_id, message_id))).seq
+        return (await self._read(reading.get_message(session_id, message_id))).seq
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -229,10 +242,10 @@ class Store(TraceMethods, RepricingMethods):
         if not given:
             return []
         owned = [self._owned(session_id, message) for message in given]
-        drafts = operations.drafts_from(owned)
+        drafts = writing.drafts_from(owned)
         places = await self._stored(
             drafts,
-            lambda drafts: operations.append(
+            lambda drafts: writing.append(
                 session_id,
                 drafts,
                 now=self.clock(),
@@ -243,7 +256,7 @@ class Store(TraceMethods, RepricingMethods):
         if places.are_new:
             self.searching.soon()
             return [Row(seq, message) for seq, message in zip(places.seqs, owned, strict=True)]
-        return await self._rows(await self._read(operations.at(session_id, places.seqs)))
+        return await self._rows(await self._read(reading.at(session_id, places.seqs)))
 
     def _owned(self, session_id: str, message: Message) -> Message:
         if message.session_id == session_id:
@@ -267,27 +280,27 @@ class Store(TraceMethods, RepricingMethods):
     async def update(self, session_id: str, message: Message) -> Row:
         """Put more into a message that is still arriving, or end it; ``ConflictError`` once it has ended."""
         owned = self._owned(session_id, message)
-        (draft,) = operations.drafts_from([owned])
+        (draft,) = writing.drafts_from([owned])
         now = self.clock()
-        seq = await self._stored([draft], lambda drafts: operations.end_message(session_id, drafts[0], now))
+        seq = await self._stored([draft], lambda drafts: writing.end_message(session_id, drafts[0], now))
         self.searching.soon()
         return Row(seq, owned)
 
     async def read(self, session_id: str, after_seq: int = 0, limit: int = 50) -> list[Row]:
         """The messages behind a place, in order: the next page."""
-        return await self._rows(await self._read(operations.page_after(session_id, after_seq, limit, self._recent)))
+        return await self._rows(await self._read(reading.page_after(session_id, after_seq, limit, self._recent)))
 
     async def read_back(self, session_id: str, before_seq: int, limit: int = 50) -> list[Row]:
         """The messages before a place, in order: the page before."""
-        return await self._rows(await self._read(operations.page_before(session_id, before_seq, limit, self._recent)))
+        return await self._rows(await self._read(reading.page_before(session_id, before_seq, limit, self._recent)))
 
     async def tail(self, session_id: str, limit: int = 50) -> list[Row]:
         """The newest messages, in order."""
-        return await self._rows(await self._read(operations.page_before(session_id, None, limit, self._recent)))
+        return await self._rows(await self._read(reading.page_before(session_id, None, limit, self._recent)))
 
     async def get_message(self, session_id: str, message_id: str) -> Row:
         """The message of that id, or ``UnknownMessageError``."""
-        (row,) = await self._rows([await self._read(operations.get_message(session_id, message_id))])
+        (row,) = await self._rows([await self._read(reading.get_message(session_id, message_id))])
         return row
 
     async def history(self, session_id: str, page: int = 500) -> AsyncIterator[Row]:
@@ -304,7 +317,7 @@ class Store(TraceMethods, RepricingMethods):
             await self._keep_large(drafts)
             try:
                 return await self._write(change(drafts))
-            except operations.LetGoError as gone:
+            except writing.LetGoError as gone:
                 drafts = await collecting.after(self, drafts, gone)
 
     async def _keep_large(self, drafts: Sequence[Draft]) -> None:
@@ -374,20 +387,20 @@ class Store(TraceMethods, RepricingMethods):
 
     async def tool_calls(self, session_id: str, status: ToolCallStatus | None = None) -> list[ToolCall]:
         """The tool calls of a session in their order; of one status, if it is named."""
-        return await self._read(operations.tool_calls(session_id, status))
+        return await self._read(calls.tool_calls(session_id, status))
 
     async def cancel_tool_call(self, session_id: str, call_id: str) -> bool:
         """Give a call up; false if there is none, or somebody has answered it."""
-        return await self._write(operations.cancel_tool_call(session_id, call_id, self.clock()))
+        return await self._write(calls.cancel_tool_call(session_id, call_id, self.clock()))
 
     async def tool_ids(self, session_id: str) -> tuple[tuple[str, str, str], ...]:
         """What each provider calls the calls of a session; ``dragoman.ids.ToolIds`` takes these."""
-        return tuple(await self._read(operations.tool_ids(session_id)))
+        return tuple(await self._read(calls.tool_ids(session_id)))
 
     async def learn_tool_ids(self, session_id: str, entries: Sequence[tuple[str, str, str]]) -> None:
         """Remember what providers call the calls of a session: provider, our id, their id."""
         if entries:
-            await self._write(operations.learn_tool_ids(session_id, entries))
+            await self._write(calls.learn_tool_ids(session_id, entries))
 
     # --- turns -------------------------------------------------------------------------------------------------------
 
@@ -397,30 +410,15 @@ class Store(TraceMethods, RepricingMethods):
         It is known to everybody at once and need not survive a power cut, which ends the turn as well.
         """
         now = self.clock()
-        return await self._write(operations.take_lease(session_id, owner, now, now + timedelta(seconds=seconds)))
+        return await self._write(leases.take_lease(session_id, owner, now, now + timedelta(seconds=seconds)))
 
     async def release_lease(self, session_id: str, owner: str) -> None:
         """Give the right to run a turn back."""
-        await self._write(operations.release_lease(session_id, owner))
+        await self._write(leases.release_lease(session_id, owner))
 
-    @contextlib.asynccontextmanager
-    async def turn(self, session_id: str, seconds: float = 30) -> AsyncIterator[Lease]:
+    def turn(self, session_id: str, seconds: float = 30) -> Tenure:
         """Hold the right to run a turn for as long as the block takes. A crash gives it back when it expires."""
-        owner = self._ids.next()
-        lease = await self.take_lease(session_id, owner, seconds)
-        renewing = asyncio.create_task(self._renew(session_id, owner, seconds))
-        try:
-            yield lease
-        finally:
-            renewing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await renewing
-            await self.release_lease(session_id, owner)
-
-    async def _renew(self, session_id: str, owner: str, seconds: float) -> None:
-        while True:
-            await asyncio.sleep(seconds / 3)
-            await self.take_lease(session_id, owner, seconds)
+        return Tenure(self, session_id, self._ids.next(), seconds)
 
     # --- totals ------------------------------------------------------------------------------------------------------
 
@@ -438,7 +436,7 @@ class Store(TraceMethods, RepricingMethods):
         """What was consumed and what it cost, by group. Days are written 2026-11-15, in UTC; ``until`` is left out."""
         named = {"session": session, "user": user, "team": team, "model": model}
         wanted = {name: value for name, value in named.items() if value is not None}
-        return await self._read(operations.totals(by, wanted, since, until))
+        return await self._read(totals.totals(by, wanted, since, until))
 
     # --- care --------------------------------------------------------------------------------------------------------
 

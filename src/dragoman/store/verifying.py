@@ -18,21 +18,15 @@ import msgspec
 from dragoman.errors import DamagedError, DragomanError, NewerVersionError, UnknownSessionError
 from dragoman.message import InvalidToolUseBlock, Message, Role, ToolResultBlock, ToolUseBlock
 from dragoman.store import entries, trace
+from dragoman.store.calls import visible
 from dragoman.store.care import Nothing
-from dragoman.store.operations import (
-    Found,
-    Rows,
-    Statement,
-    at,
-    get_session,
-    lineage,
-    operation,
-    read,
-    used,
-    visible,
-)
+from dragoman.store.lineage import lineage
+from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.reading import Found, at, read
 from dragoman.store.rows import message_from
+from dragoman.store.sessions import get_session
 from dragoman.store.values import Damage, Session, Verification
+from dragoman.store.writing import used
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store

@@ -1,0 +1,165 @@
+"""The calls of tools, as they stand beside the messages: made, answered, given up; and what providers call them.
+
+The one rule: a call has one answer. What comes later changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from dragoman.message import InvalidToolUseBlock, Message, ToolResultBlock, ToolUseBlock
+from dragoman.store.lineage import lineage
+from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.rows import micros, time_from
+from dragoman.store.sessions import alone_in
+from dragoman.store.values import ToolCall
+
+
+def called(
+    session_id: str, seq: int, message: Message, number: int, block: ToolUseBlock | InvalidToolUseBlock
+) -> Generator[Statement, Rows, None]:
+    raw_id = (block.provider_raw or {}).get("id")
+    status = "pending" if isinstance(block, ToolUseBlock) else "failed"  # what cannot be used is never made
+    yield (
+        "INSERT INTO tool_calls (id, session_id, message_id, name, status, provider_id, provider, created_at, seq,"
+        " block) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, id) DO NOTHING",
+        (
+            visible(block.id),
+            session_id,
+            message.id,
+            visible(block.name),
+            status,
+            visible(raw_id) if isinstance(raw_id, str) else None,
+            maybe(message.metadata.provider),
+            micros(message.created_at),
+            seq,
+            number,
+        ),
+    )
+
+
+def visible(text: str) -> str:
+    """A word of a message as a column beside it: with U+2400 for a NUL, which not every engine can hold there."""
+    return text.replace("\0", "\u2400")
+
+
+def maybe(text: str | None) -> str | None:
+    return None if text is None else visible(text)
+
+
+def answered(session_id: str, seq: int, message: Message, result: ToolResultBlock) -> Generator[Statement, Rows, None]:
+    status = "failed" if result.is_error else "succeeded"
+    call_id = visible(result.tool_use_id)
+    answer = (message.id, status, micros(message.created_at), seq)
+    change = (
+        "UPDATE tool_calls SET result_message_id = ?, status = ?, completed_at = ?, result_seq = ?"
+        " WHERE session_id = ? AND id = ? AND result_seq IS NULL RETURNING id",
+        (*answer, session_id, call_id),
+    )
+    changed = yield change
+    if not changed and (yield from _is_made_own(session_id, call_id)):
+        yield change
+
+
+def _is_made_own(session_id: str, call_id: str) -> Generator[Statement, Rows, bool]:
+    """Give a fork a row of its own for a call that it shares, if the call is open where the history was shared."""
+    for stretch in reversed((yield from lineage(session_id))):
+        place = (stretch.session_id, call_id, stretch.last)
+        rows = yield (
+            "SELECT status, result_seq FROM tool_calls WHERE session_id = ? AND id = ? AND seq <= ?",
+            place,
+        )
+        if rows:
+            status, result_seq = rows[0]
+            if stretch.session_id == session_id or (result_seq is not None and result_seq <= stretch.last):
+                return False
+            yield (
+                "INSERT INTO tool_calls (id, session_id, message_id, name, status, provider_id, provider, created_at,"
+                " seq, block) SELECT id, ?, message_id, name, ?, provider_id, provider, created_at, seq, block"
+                " FROM tool_calls WHERE session_id = ? AND id = ? AND seq <= ?",
+                (session_id, status if result_seq is None else "pending", *place),
+            )
+            return True
+    return False
+
+
+@operation
+def tool_calls(session_id: str, status: str | None) -> Generator[Statement, Rows, list[ToolCall]]:
+    """The calls of a history in their order, as they stand in it."""
+    calls: dict[str, ToolCall] = {}
+    for stretch in (yield from lineage(session_id)):
+        rows = yield (
+            "SELECT id, session_id, message_id, seq, result_message_id, result_seq, name, status, provider,"
+            " provider_id, created_at, completed_at FROM tool_calls WHERE session_id = ? AND seq <= ?"
+            " ORDER BY seq, block",
+            (stretch.session_id, stretch.last),
+        )
+        for row in rows:
+            call = _call_from(row)
+            if call.result_seq is not None and call.result_seq > stretch.last:  # answered behind the fork
+                pending: Any = {"result_message_id": None, "result_seq": None, "completed_at": None}
+                call = msgspec.structs.replace(call, status="pending", **pending)
+            calls[call.id] = call
+    return [call for call in calls.values() if status in (None, call.status)]
+
+
+def _call_from(row: tuple[Any, ...]) -> ToolCall:
+    return ToolCall(
+        id=row[0],
+        session_id=row[1],
+        message_id=row[2],
+        seq=row[3],
+        result_message_id=row[4],
+        result_seq=row[5],
+        name=row[6],
+        status=row[7],
+        provider=row[8],
+        provider_id=row[9],
+        created_at=time_from(row[10]),
+        completed_at=time_from(row[11]) if row[11] is not None else None,
+    )
+
+
+@operation
+def cancel_tool_call(session_id: str, call_id: str, now: datetime) -> Generator[Statement, Rows, bool]:
+    """Mark a call as given up, if nobody has answered it."""
+    yield from alone_in(session_id)
+    call_id = visible(call_id)
+    change = (
+        "UPDATE tool_calls SET status = 'cancelled', completed_at = ? WHERE session_id = ? AND id = ?"
+        " AND status = 'pending' RETURNING id",
+        (micros(now), session_id, call_id),
+    )
+    rows = yield change
+    if not rows and (yield from _is_made_own(session_id, call_id)):
+        rows = yield change
+    return bool(rows)
+
+
+@operation
+def tool_ids(session_id: str) -> Generator[Statement, Rows, list[tuple[str, str, str]]]:
+    """What each provider calls the calls of a session, in the order in which it was learned."""
+    learned: list[tuple[str, str, str]] = []
+    for stretch in (yield from lineage(session_id)):
+        rows = yield (
+            "SELECT provider, tool_id, provider_id FROM tool_ids WHERE session_id = ? ORDER BY number",
+            (stretch.session_id,),
+        )
+        learned.extend((provider, tool_id, provider_id) for provider, tool_id, provider_id in rows)
+    return learned
+
+
+@operation
+def learn_tool_ids(session_id: str, entries: Sequence[tuple[str, str, str]]) -> Generator[Statement, Rows, None]:
+    """Remember what providers call the calls of a session."""
+    yield from alone_in(session_id)
+    rows = yield "SELECT coalesce(max(number), 0) FROM tool_ids WHERE session_id = ?", (session_id,)
+    for number, entry in enumerate(entries, rows[0][0] + 1):
+        yield (
+            "INSERT INTO tool_ids (session_id, number, provider, tool_id, provider_id) VALUES (?, ?, ?, ?, ?)",
+            (session_id, number, *entry),
+        )

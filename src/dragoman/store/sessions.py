@@ -1,0 +1,194 @@
+"""Sessions: made, found, changed, forked. The one rule: what is damaged is not given a hash that fits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Generator, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.errors import (
+    ConflictError,
+    DamagedError,
+    FormatError,
+    UnknownMessageError,
+    UnknownSessionError,
+)
+from dragoman.store.operation import LOCKED, Rows, Statement, operation
+from dragoman.store.rows import micros, time_from
+from dragoman.store.values import Session
+from dragoman.value import check_plain
+
+_SESSION: Final = (
+    "id, title, workspace_path, active_model, routing_policy_json, user_id, team_id, metadata_json,"
+    " parent_session_id, parent_seq, last_seq, created_at, updated_at, schema_version, hash"
+)
+
+
+def _session_hash(row: Sequence[Any]) -> bytes:
+    """SHA-256 over what a row says of its session that nothing else says: not how long it is, nor what it shares."""
+    said = (*row[:8], row[11], row[13])
+    return hashlib.sha256(json.dumps(said, default=str).encode()).digest()  # which takes whatever a damaged row holds
+
+
+def _session_from(row: tuple[Any, ...]) -> Session:
+    if _session_hash(row) != row[14]:
+        raise DamagedError("what is known about it is not what was written", where=f"session {row[0]}")
+    policy, metadata = row[4], row[7]
+    return Session(
+        id=row[0],
+        title=row[1],
+        workspace_path=row[2],
+        active_model=row[3],
+        routing_policy=msgspec.json.decode(policy) if policy is not None else None,
+        user_id=row[5],
+        team_id=row[6],
+        metadata=msgspec.json.decode(metadata) if metadata is not None else {},
+        parent_session_id=row[8],
+        parent_seq=row[9],
+        last_seq=row[10],
+        created_at=time_from(row[11]),
+        updated_at=time_from(row[12]),
+        schema_version=row[13],
+    )
+
+
+@operation
+def create_session(session: Session) -> Generator[Statement, Rows, Session]:
+    """Add a session; ``ConflictError`` if there is one of that id."""
+    row = (
+        session.id,
+        session.title,
+        session.workspace_path,
+        session.active_model,
+        _json(session.routing_policy),
+        session.user_id,
+        session.team_id,
+        _json(session.metadata or None),
+        session.parent_session_id,
+        session.parent_seq,
+        session.last_seq,
+        micros(session.created_at),
+        micros(session.updated_at),
+        session.schema_version,
+    )
+    made = yield (
+        f"INSERT INTO sessions ({_SESSION}, last_message_id, indexed_seq)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', ?) ON CONFLICT (id) DO NOTHING RETURNING id",
+        (*row, _session_hash(row), session.last_seq),
+    )
+    if not made:
+        raise ConflictError("there is one already", where=f"session {session.id}", code="session_exists")
+    return session
+
+
+def _json(given: dict[str, Any] | None) -> str | None:
+    if given is None:
+        return None
+    try:
+        check_plain(given, "what is kept with a session")
+    except ValueError as error:
+        raise FormatError(str(error)) from None
+    return msgspec.json.encode(given).decode()
+
+
+@operation
+def get_session(session_id: str) -> Generator[Statement, Rows, Session]:
+    """A session, or ``UnknownSessionError``."""
+    rows = yield f"SELECT {_SESSION} FROM sessions WHERE id = ?", (session_id,)
+    if not rows:
+        raise unknown_session(session_id)
+    return _session_from(rows[0])
+
+
+def unknown_session(session_id: str) -> UnknownSessionError:
+    return UnknownSessionError(f"no session {session_id!r}", remedy="List the sessions to see which there are")
+
+
+@operation
+def list_sessions(
+    user_id: str | None, team_id: str | None, before: tuple[datetime, str] | None, limit: int
+) -> Generator[Statement, Rows, list[Session]]:
+    """Sessions, the one that changed last first; ``before``: time and id of the last one of the page before."""
+    conditions, arguments = ["1 = 1"], list[Any]()
+    for column, wanted in (("user_id", user_id), ("team_id", team_id)):
+        if wanted is not None:
+            conditions.append(f"{column} = ?")
+            arguments.append(wanted)
+    if before is not None:
+        conditions.append("(updated_at, id) < (?, ?)")
+        arguments.extend((micros(before[0]), before[1]))
+    rows = yield (
+        f"SELECT {_SESSION} FROM sessions WHERE {' AND '.join(conditions)} ORDER BY updated_at DESC, id DESC LIMIT ?",
+        (*arguments, limit),
+    )
+    return [_session_from(row) for row in rows]
+
+
+@operation
+def find_sessions(part: str, limit: int) -> Generator[Statement, Rows, list[Session]]:
+    """Sessions whose id begins or ends so, whatever its letters' case; the one that changed last first."""
+    wanted, length = part.lower(), len(part)
+    rows = yield (
+        f"SELECT {_SESSION} FROM sessions WHERE lower(substr(id, 1, ?)) = ? OR lower(substr(id, 6, ?)) = ?"
+        " OR lower(substr(id, length(id) + 1 - ?)) = ? ORDER BY updated_at DESC, id DESC LIMIT ?",
+        (length, wanted, length, wanted, length, wanted, limit),
+    )
+    return [_session_from(row) for row in rows]
+
+
+_CHANGEABLE: Final = {
+    "title": "title",
+    "workspace_path": "workspace_path",
+    "active_model": "active_model",
+    "routing_policy": "routing_policy_json",
+    "metadata": "metadata_json",
+    "user_id": "user_id",
+    "team_id": "team_id",
+}
+
+
+@operation
+def change_session(session_id: str, changes: dict[str, Any], now: datetime) -> Generator[Statement, Rows, Session]:
+    """Give some fields of a session new values."""
+    columns = [f"{_CHANGEABLE[name]} = ?" for name in changes]
+    values = [_json(given) if _CHANGEABLE[name].endswith("_json") else given for name, given in changes.items()]
+    yield from alone_in(session_id)
+    yield from get_session(session_id)  # what is damaged is not given a hash that fits
+    (row,) = yield (
+        f"UPDATE sessions SET {', '.join((*columns, 'updated_at = ?'))} WHERE id = ? RETURNING {_SESSION}",
+        (*values, micros(now), session_id),
+    )
+    row = (*row[:14], _session_hash(row))
+    yield "UPDATE sessions SET hash = ? WHERE id = ?", (row[14], session_id)
+    return _session_from(row)
+
+
+@operation
+def fork_session(session_id: str, at_seq: int, made: Session) -> Generator[Statement, Rows, Session]:
+    """A session that shares the history of another one up to a message. Nothing is copied."""
+    origin = yield from get_session(session_id)
+    if not 0 <= at_seq <= origin.last_seq:
+        raise UnknownMessageError(f"no message {at_seq} in session {session_id!r}; it has {origin.last_seq}")
+    while at_seq <= origin.parent_seq and origin.parent_session_id is not None:  # it lies in what that one shares
+        origin = yield from get_session(origin.parent_session_id)
+    _, newest = yield from alone_in(origin.id)  # so that it is not deleted meanwhile
+    forked = msgspec.structs.replace(made, parent_session_id=origin.id, parent_seq=at_seq, last_seq=at_seq)
+    yield from create_session(forked)
+    yield "UPDATE sessions SET last_message_id = ? WHERE id = ?", (newest, forked.id)
+    return forked
+
+
+def alone_in(session_id: str) -> Generator[Statement, Rows, tuple[int, str]]:
+    """Keep every other writer out of a session until we are done; its last place, and the greatest id in it."""
+    rows = yield (
+        f"SELECT last_seq, last_message_id FROM sessions WHERE id = ?{LOCKED}",
+        (session_id,),
+    )
+    if not rows:
+        raise unknown_session(session_id)
+    last_seq, newest = rows[0]
+    return last_seq, newest

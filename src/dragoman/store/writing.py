@@ -1,0 +1,277 @@
+"""Messages on their way in: added at the end of a session, all or none, and ended once.
+
+The one rule: the same again changes nothing, and something else under its name is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.errors import (
+    ConflictError,
+    StoreError,
+)
+from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, Role, ToolResultBlock, ToolUseBlock
+from dragoman.store.calls import answered, called, maybe
+from dragoman.store.lineage import lineage
+from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.reading import unknown_message
+from dragoman.store.rows import Columns, columns_from, hash_of, micros
+from dragoman.store.sessions import alone_in
+
+_INSERT: Final = (
+    "INSERT INTO messages (session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status,"
+    " unknown_json, blobs_json, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+class Places(msgspec.Struct, frozen=True):
+    """Where messages are in their session."""
+
+    seqs: list[int]
+    are_new: bool  # false if they were there before
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """A message that is about to be stored, with its columns."""
+
+    message: Message
+    columns: Columns
+    renewed: dict[str, int] = {}  # large content that was let go, and put again since: its hash, and when it went
+
+
+def drafts_from(messages: Sequence[Message]) -> list[Draft]:
+    """The messages with their columns."""
+    return [Draft(message, columns_from(message)) for message in messages]
+
+
+@operation
+def append(
+    session_id: str,
+    drafts: Sequence[Draft],
+    *,
+    now: datetime,
+    expected_seq: int | None = None,
+    idempotency_key: str | None = None,
+) -> Generator[Statement, Rows, Places]:
+    """Add messages at the end of a session, and say which places they have.
+
+    With a key, or with the id of a message that is there already: the same again changes nothing and gives the same
+    places; something else under that name is a ``ConflictError``.
+    """
+    last_seq, newest = yield from alone_in(session_id)
+    fingerprint = b""
+    if idempotency_key is not None:
+        fingerprint = _fingerprint(drafts)
+        known = yield from _known_by_key(session_id, idempotency_key, fingerprint)
+        if known is not None:
+            return Places(known, are_new=False)
+    known = yield from _known_by_id(session_id, drafts, newest)
+    if known is not None:
+        return Places(known, are_new=False)
+    if expected_seq is not None and last_seq != expected_seq:
+        what = f"it has {last_seq} messages, not {expected_seq}"
+        raise ConflictError(what, where=f"session {session_id}", remedy="Read what is new, and try again")
+    first = last_seq + 1
+    for seq, draft in enumerate(drafts, first):
+        yield _INSERT, _inserted(session_id, seq, draft.columns)
+        yield from _beside(session_id, seq, draft)
+    yield (
+        "UPDATE sessions SET last_seq = ?, last_message_id = ?, updated_at = ? WHERE id = ?",
+        (last_seq + len(drafts), max(newest, *(draft.columns.id for draft in drafts)), micros(now), session_id),
+    )
+    if idempotency_key is not None:
+        yield (
+            "INSERT INTO idempotency (session_id, key, fingerprint, first_seq, last_seq, created_at)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (session_id, idempotency_key, fingerprint, first, first + len(drafts) - 1, micros(now)),
+        )
+    return Places(list(range(first, first + len(drafts))), are_new=True)
+
+
+def _inserted(session_id: str, seq: int, columns: Columns) -> tuple[Any, ...]:
+    return (
+        session_id,
+        seq,
+        columns.id,
+        columns.role,
+        columns.content_json,
+        columns.metadata_json,
+        columns.created_at,
+        columns.schema_version,
+        columns.status,
+        columns.unknown_json,
+        columns.blobs_json,
+        hash_of(session_id, seq, columns),
+    )
+
+
+def _fingerprint(drafts: Sequence[Draft]) -> bytes:
+    """What was asked for, without ids and times, which a caller makes up anew when it asks again."""
+    said = hashlib.sha256()
+    for draft in drafts:
+        said.update(f"{draft.columns.role}\n{draft.columns.content_json}\n{draft.columns.metadata_json}\n".encode())
+    return said.digest()
+
+
+def _known_by_key(session_id: str, key: str, fingerprint: bytes) -> Generator[Statement, Rows, list[int] | None]:
+    rows = yield (
+        "SELECT fingerprint, first_seq, last_seq FROM idempotency WHERE session_id = ? AND key = ?",
+        (session_id, key),
+    )
+    if not rows:
+        return None
+    known, first, last = rows[0]
+    if bytes(known) != fingerprint:
+        raise ConflictError(
+            "another append had this idempotency key",
+            where=f"session {session_id}",
+            remedy="Use a new key for something new",
+            code="idempotency_key_reused",
+        )
+    return list(range(first, last + 1))
+
+
+def _known_by_id(session_id: str, drafts: Sequence[Draft], newest: str) -> Generator[Statement, Rows, list[int] | None]:
+    """The places of messages that are stored already, if it is all of them, and they say the same.
+
+    Ids grow within a session, most often: one that is greater than every other is new.
+    """
+    if len(drafts) > 1 and len({draft.columns.id for draft in drafts}) < len(drafts):
+        what = "two of these messages have the same id"
+        raise ConflictError(what, where=f"session {session_id}", code="id_conflict")
+    found: list[int] = []
+    for draft in drafts:
+        columns = draft.columns
+        if columns.id > newest:
+            newest = columns.id
+            continue
+        rows: Rows = []
+        for stretch in (yield from lineage(session_id)):
+            rows += yield (
+                "SELECT seq, content_json, role FROM messages WHERE session_id = ? AND id = ? AND seq <= ?",
+                (stretch.session_id, columns.id, stretch.last),
+            )
+        if not rows:
+            continue
+        seq, content_json, role = rows[-1]
+        if (content_json, role) != (columns.content_json, columns.role):
+            what = "another message has this id"
+            raise ConflictError(what, where=f"session {session_id}, message {columns.id}", code="id_conflict")
+        found.append(seq)
+    if found and len(found) < len(drafts):
+        what = "some of these messages are stored already, and some are not"
+        raise ConflictError(what, where=f"session {session_id}", remedy="Append the new ones", code="id_conflict")
+    return found or None
+
+
+@operation
+def end_message(session_id: str, draft: Draft, now: datetime) -> Generator[Statement, Rows, int]:
+    """Give a message that is still arriving its new content; once it has ended, it stays as it is."""
+    yield from alone_in(session_id)
+    rows = yield (
+        "SELECT seq, status FROM messages WHERE session_id = ? AND id = ?",
+        (session_id, draft.columns.id),
+    )
+    if not rows:
+        raise unknown_message(session_id, draft.columns.id)
+    seq, status = rows[0]
+    if status != MessageStatus.PARTIAL.value:
+        what = f"it has ended as {status}"
+        raise ConflictError(what, where=f"message {draft.columns.id}", code="message_ended")
+    columns = draft.columns
+    yield (
+        "UPDATE messages SET role = ?, content_json = ?, metadata_json = ?, created_at = ?, schema_version = ?,"
+        " status = ?, unknown_json = ?, blobs_json = ?, hash = ? WHERE session_id = ? AND seq = ?",
+        (*_inserted(session_id, seq, columns)[3:], session_id, seq),
+    )
+    for table in ("usage", "blob_refs"):
+        yield f"DELETE FROM {table} WHERE session_id = ? AND seq = ?", (session_id, seq)
+    yield (  # a call that was answered or given up meanwhile stays so
+        "DELETE FROM tool_calls WHERE session_id = ? AND seq = ? AND result_seq IS NULL AND status <> 'cancelled'",
+        (session_id, seq),
+    )
+    yield (
+        "UPDATE tool_calls SET result_message_id = NULL, status = 'pending', completed_at = NULL, result_seq = NULL"
+        " WHERE session_id = ? AND result_seq = ?",
+        (session_id, seq),
+    )
+    yield (
+        "UPDATE sessions SET updated_at = ?, indexed_seq = CASE WHEN indexed_seq >= ? THEN ? ELSE indexed_seq END"
+        " WHERE id = ?",
+        (micros(now), seq, seq - 1, session_id),
+    )
+    yield from _beside(session_id, seq, draft)
+    return int(seq)
+
+
+def _beside(session_id: str, seq: int, draft: Draft) -> Generator[Statement, Rows, None]:
+    """What stands in other tables about a message: its calls, its result, what it consumed, what it keeps outside."""
+    message = draft.message
+    if message.role is Role.ASSISTANT:
+        for number, block in enumerate(message.content):
+            if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
+                yield from called(session_id, seq, message, number, block)
+        if message.metadata.usage is not None:
+            yield used(session_id, seq, message)
+    elif message.role is Role.TOOL:
+        for block in message.content:
+            if isinstance(block, ToolResultBlock):
+                yield from answered(session_id, seq, message, block)
+    for sha256 in draft.columns.blobs:
+        yield from _named(session_id, seq, sha256, draft.renewed.get(sha256))
+
+
+class LetGoError(StoreError):
+    """Large content that is about to be named is being let go, or was: it has to be put again. No caller sees it."""
+
+    def __init__(self, sha256: str, state: str, changed_at: int) -> None:
+        super().__init__(f"it is {state}", where=f"large content {sha256}")
+        self.sha256 = sha256
+        self.state = state
+        self.changed_at = changed_at
+
+
+def _named(session_id: str, seq: int, sha256: str, renewed: int | None) -> Generator[Statement, Rows, None]:
+    """Name large content. Who lets it go writes the same row of ``blob_states`` first, so that one of both waits."""
+    rows = yield (
+        "INSERT INTO blob_states (sha256, state, changed_at) VALUES (?, 'kept', 0)"
+        " ON CONFLICT (sha256) DO UPDATE SET sha256 = excluded.sha256 RETURNING state, changed_at",
+        (sha256,),
+    )
+    state, changed_at = rows[0]
+    if state == "going" or (state == "gone" and changed_at != renewed):
+        raise LetGoError(sha256, state, changed_at)
+    if state == "gone":
+        yield "UPDATE blob_states SET state = 'kept', changed_at = 0 WHERE sha256 = ?", (sha256,)
+    yield "INSERT INTO blob_refs (session_id, seq, sha256) VALUES (?, ?, ?)", (session_id, seq, sha256)
+
+
+def used(session_id: str, seq: int, message: Message) -> Statement:
+    metadata, usage = message.metadata, message.metadata.usage
+    assert usage is not None
+    return (
+        "INSERT INTO usage (session_id, seq, day, model, provider, user_id, team_id, input_tokens, output_tokens,"
+        " cached_input_tokens, cache_creation_input_tokens, reasoning_tokens, cost_usd)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            session_id,
+            seq,
+            message.created_at.date().isoformat(),
+            maybe(metadata.model),
+            maybe(metadata.provider),
+            maybe(metadata.user_id),
+            maybe(metadata.team_id),
+            usage.input_tokens,
+            usage.output_tokens,
+            usage.cached_input_tokens,
+            usage.cache_creation_input_tokens,
+            usage.reasoning_tokens,
+            str(usage.cost_usd),
+        ),
+    )
