@@ -17,6 +17,8 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
+from dragoman import settings as keys
+from dragoman.cli.offering import offered
 from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
 from dragoman.cli.terminal import dollars, print_json, safe, safe_line
 from dragoman.errors import InputError
@@ -24,7 +26,7 @@ from dragoman.event import TextDelta
 from dragoman.exchange import Options, ResponseFormat, StopReason
 from dragoman.message import ContentBlock, Message, TextBlock
 from dragoman.store import Session, Store
-from dragoman.tools import Confirmation, ConfirmationRequest, builtin_tools
+from dragoman.tools import Confirmation, ConfirmationRequest
 from dragoman.turn import Agent, AnswerEnded, ResultStored, TurnEnded
 from dragoman.turn.pictures import picture_from
 
@@ -41,6 +43,7 @@ async def ask(
     image: tuple[Path, ...] = (),
     system: str | None = None,
     tool: tuple[str, ...] = (),
+    mcp: tuple[str, ...] = (),
     workspace: Path | None = None,
     yes: Annotated[bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False)] = False,
     schema: Path | None = None,
@@ -68,6 +71,8 @@ async def ask(
     tool
         A built-in tool that it may use: read_file, list_files, search_files, write_file or run_command; say it again
         for more. Those that change something ask first.
+    mcp
+        An MCP server of the configuration file whose tools it may use; say it again for more. They ask first.
     workspace
         The folder in which tools work. Without it, this one.
     yes
@@ -81,12 +86,14 @@ async def ask(
     """
     content = _content(question, image)
     options = Options(max_output_tokens=max_tokens, response_format=_format(schema))
-    async with opened(store, may_begin=True) as kept:
+    settings = keys.load()
+    async with opened(store, may_begin=True) as kept, offered(tool, mcp, settings) as tools:
         found = await _session(kept, "last" if go_on else session, question, workspace)
         asking = _Asking(verbose=verbose, json=json, yes=yes)
         async with Agent(
             kept,
-            tools=builtin_tools(tool),
+            settings=settings,
+            tools=tools,
             workspace=workspace or (Path.cwd() if tool else None),
             system_prompt=system,
             options=options,

@@ -6,6 +6,8 @@ import importlib.util
 import logging
 from pathlib import Path
 
+from dragoman import settings as keys
+from dragoman.cli.offering import offered
 from dragoman.cli.store_option import StoreOption, opened, session_named
 from dragoman.errors import InputError
 
@@ -16,6 +18,7 @@ async def chat(
     model: str | None = None,
     system: str | None = None,
     tool: tuple[str, ...] = (),
+    mcp: tuple[str, ...] = (),
     workspace: Path | None = None,
     store: StoreOption = None,
 ) -> None:
@@ -32,23 +35,27 @@ async def chat(
     tool
         A built-in tool that it may use: read_file, list_files, search_files, write_file or run_command; say it again
         for more. Those that change something ask first.
+    mcp
+        An MCP server of the configuration file whose tools it may use; say it again for more. They ask first.
     workspace
         The folder in which tools work. Without it, this one.
     """
     if importlib.util.find_spec("textual") is None:
         raise InputError("the terminal chat is not installed", remedy="pip install 'dragoman[tui]'")
-    from dragoman.tools import builtin_tools  # noqa: PLC0415
     from dragoman.tui import ChatApp  # noqa: PLC0415
     from dragoman.turn import Agent  # noqa: PLC0415
 
-    logging.disable(logging.WARNING)  # the screen is the chat's
+    logging.disable(logging.CRITICAL)  # the screen is the chat's, and what goes wrong is shown in it
     folder = (workspace or Path.cwd()).resolve()
-    async with opened(store, may_begin=True) as kept:
+    settings = keys.load()
+    async with opened(store, may_begin=True) as kept, offered(tool, mcp, settings) as tools:
         if session is None:
             found = await kept.create_session(workspace_path=str(folder))
         else:
             found = await session_named(kept, session)
-        async with Agent(kept, tools=builtin_tools(tool), workspace=folder, system_prompt=system) as agent:
+        async with Agent(kept, settings=settings, tools=tools, workspace=folder, system_prompt=system) as agent:
             if model is not None:
                 found = await kept.change_session(found.id, active_model=agent.model_named(model).id)
             await ChatApp(agent, found).run_async()
+        if session is None and not (await kept.get_session(found.id)).last_seq:
+            await kept.delete_session(found.id)  # nothing was ever said in it

@@ -34,6 +34,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     accounts: Mapping[str, Account] = {}
     environment: Mapping[str, str] = {}
     keyring: Keyring | None = None
+    mcp_servers: Mapping[str, Any] = {}  # as the file has them; ``dragoman.tools.mcp.servers_from`` takes these
 
     def __repr__(self) -> str:
         chosen = ", ".join(f"{name}={getattr(self, name).value!r}" for name in VARIABLES)

@@ -25,6 +25,7 @@ from dragoman.settings.values import Account, Keyring, Setting, usable_key
 
 CONFIG_VARIABLE: Final = "DRAGOMAN_CONFIG"
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_TABLES: Final = ("providers", "models", "mcp_servers")
 
 
 def load(
@@ -47,6 +48,7 @@ def load(
         accounts=accounts,
         environment=dict(environment),
         keyring=keyring or system_keyring,
+        mcp_servers=_servers(said or {}, path),
         **chosen,
     )
 
@@ -85,12 +87,18 @@ def _read_file(path: Path, *, must_exist: bool) -> dict[str, Any] | None:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         what = error.strerror or "cannot be read" if isinstance(error, OSError) else f"is not TOML: {error}"
         raise _invalid(path, what) from None
-    unknown = sorted(set(said) - {*VARIABLES, "providers", "models"})
+    known = (*VARIABLES, *_TABLES)
+    unknown = sorted(set(said) - set(known))
     if unknown:
-        raise _invalid(
-            path, f"{unknown[0]!r} is not known here; known are {', '.join((*VARIABLES, 'providers', 'models'))}"
-        )
+        raise _invalid(path, f"{unknown[0]!r} is not known here; known are {', '.join(known)}")
     return said
+
+
+def _servers(said: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    servers = said.get("mcp_servers") or {}
+    if not isinstance(servers, dict) or not all(isinstance(one, dict) for one in servers.values()):
+        raise _invalid(path, "mcp_servers has to be a table of tables")
+    return servers
 
 
 def _refuse_if_readable_by_others(path: Path, status: os.stat_result) -> None:
