@@ -42,6 +42,7 @@ from dragoman.turn import delegation
 from dragoman.turn.delegation import delegate_tool
 from dragoman.turn.running import RunningTurn
 from dragoman.turn.tally import Tally
+from dragoman.turn.telling import tell
 from dragoman.turn.turn import run
 from dragoman.turn.values import Asked, TurnEnded, TurnEvent
 from dragoman.window import SUMMARY_ABOVE_TOKENS
@@ -210,7 +211,7 @@ class Agent:
         workspace = session.workspace_path if session is not None else ""
         read = self._policy_file(workspace or self._workspace_path).read()
         if read.errors and read.is_news:
-            self.bus.emit("routing.policy_invalid", read.invalid_payload())
+            tell(self.bus, "routing.policy_invalid", read.invalid_payload())
         return read.policy.with_default(self.default_model)
 
     def _policy_file(self, workspace: str) -> PolicyFile:
@@ -260,7 +261,7 @@ class Agent:
         error_class = None if fault is None else fault.error_class.value
         self.availability, changes = self.availability.noted(model.provider, model.id, self.clock(), error_class)
         for change in changes:
-            self.bus.emit(change.event_type, change.payload(), session_id=session_id)
+            tell(self.bus, change.event_type, change.payload(), session_id=session_id)
 
     def priced(self, model: Model, usage: TokenUsage, at: datetime, latency_ms: int) -> Usage:
         """What a call consumed, with its price. What no table has a price for costs nothing, and says so."""

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -24,8 +24,11 @@ from dragoman.handoff import projected
 from dragoman.mending import repair
 from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, ThinkingBlock, TokenUsage, ToolUseBlock
 from dragoman.redaction import Redactor
+from dragoman.rules import calls_of
+from dragoman.settings import Endpoint
 from dragoman.store import Row
-from dragoman.turn.beginning import Turn, ended_as, place_for_answer
+from dragoman.store.unbroken import unbroken
+from dragoman.turn.beginning import Turn, place_for_answer
 from dragoman.turn.growing import Growing
 from dragoman.turn.values import AnswerBegan, AnswerEnded
 from dragoman.window import Fitted, fit, with_summary
@@ -44,22 +47,12 @@ async def answered(turn: Turn) -> AsyncGenerator[AnswerBegan | StreamEvent | Ans
                 asking.growing.take(event)
                 yield event
     except (asyncio.CancelledError, GeneratorExit):
-        await _to_the_end(asking.end(_CANCELLED))
+        await unbroken(asking.end(_CANCELLED))
         raise
     except Exception:
-        await _to_the_end(asking.end(_broken()))
+        await unbroken(asking.end(_broken()))
         raise
-    yield await asking.end()
-
-
-async def _to_the_end(ending: Any) -> None:
-    """In spite of the cancel that is the reason for it."""
-    task = asyncio.ensure_future(ending)
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            continue
+    yield await unbroken(asking.end())
 
 
 def _broken() -> Fault:
@@ -79,21 +72,17 @@ class _Asking:
     @classmethod
     async def made(cls, turn: Turn) -> _Asking:
         """Everything that is needed, and the row, before anything is asked."""
-        agent = turn.agent
+        endpoint = await turn.agent.endpoint(turn.model.provider)
         fitted = shown(turn)
         written = _written(turn, fitted)
-        row = turn.place or (await agent.store.append(turn.session.id, place_for_answer(turn)))[0]
-        turn.place = None
-        turn.tally.llm_calls += 1
-        try:
-            return await cls._with_row(turn, fitted, written, row)
-        except Exception:
-            await agent.store.update(turn.session.id, ended_as(row.message, MessageStatus.ERROR))
-            raise
+        if turn.place is None:
+            await unbroken(_make_place(turn))
+        return cls._with_row(turn, endpoint, fitted, written)
 
     @classmethod
-    async def _with_row(cls, turn: Turn, fitted: Fitted, written: Written, row: Row) -> _Asking:
-        agent = turn.agent
+    def _with_row(cls, turn: Turn, endpoint: Endpoint, fitted: Fitted, written: Written) -> _Asking:
+        agent, row = turn.agent, turn.place
+        assert row is not None
         context = RequestContext(
             session_id=turn.session.id,
             message_id=row.message.id,
@@ -101,14 +90,14 @@ class _Asking:
             routing=turn.decision.record,
         )
         call = Call(
-            endpoint=await agent.endpoint(turn.model.provider),
+            endpoint=endpoint,
             adapter=turn.adapter,
             wire=written.wire,
             context=context,
             timeouts=agent.timeouts,
             retries=agent.retries,
         )
-        turn.scope.emit(
+        turn.tell(
             catalogue.LlmCallStarted(
                 model=turn.model.id,
                 provider=turn.model.provider,
@@ -118,6 +107,8 @@ class _Asking:
             )
         )
         began = AnswerBegan(row.message.id, row.seq, turn.model.id, fitted.tokens, written.losses, len(fitted.left_out))
+        turn.place = None
+        turn.tally.llm_calls += 1
         return cls(turn, call, Growing(agent.store, row, turn.adapter, context), began)
 
     async def events(self) -> AsyncGenerator[StreamEvent, None]:
@@ -144,13 +135,23 @@ class _Asking:
             turn.tally.add(usage)
             context = msgspec.structs.replace(context, usage=usage)
         status = MessageStatus.CANCELLED if is_cancelled else None
-        row = await self.growing.end(self.growing.message(reply, context, status))
-        await self._learn_ids()
-        turn.history.append(row.message)
+        message = self.growing.message(reply, context, status)
         turn.agent.note_call(turn.model, reply.fault, session_id=turn.session.id)
-        self._tell(reply, row.message)
+        try:
+            row = await self.growing.end(message)
+            await self._learn_ids()
+        finally:  # it was called and paid for, also if that cannot be stored
+            self._tell(reply, message)
+        turn.history.append(row.message)
         turn.answer = AnswerEnded(row, StopReason.CANCELLED if is_cancelled else reply.stop_reason, reply.fault)
+        if reply.fault is not None:
+            await self._give_up_calls(row)
         return turn.answer
+
+    async def _give_up_calls(self, row: Row) -> None:
+        """Nobody runs what an answer asks for that is none."""
+        for _, call in calls_of(row.message):
+            await self.turn.agent.store.cancel_tool_call(self.turn.session.id, call.id)
 
     def _usage(self, reply: Reply) -> TokenUsage:
         """What the provider says it consumed; else our estimate, which says that it is one."""
@@ -178,7 +179,7 @@ class _Asking:
         turn, journal = self.turn, self.journal
         told = {"model": turn.model.id, "provider": turn.model.provider, "request_id": message.id}
         if reply.fault is not None:
-            turn.scope.emit(
+            turn.tell(
                 catalogue.LlmCallFailed(
                     **told,
                     error_class=reply.fault.error_class,
@@ -191,7 +192,7 @@ class _Asking:
             return
         usage = message.metadata.usage
         assert usage is not None  # of an answer without a fault
-        turn.scope.emit(
+        turn.tell(
             catalogue.LlmCallCompleted(
                 **told,
                 input_tokens=usage.input_tokens,
@@ -215,6 +216,10 @@ class _Asking:
         )
 
 
+async def _make_place(turn: Turn) -> None:
+    (turn.place,) = await turn.agent.store.append(turn.session.id, place_for_answer(turn))
+
+
 def shown(turn: Turn) -> Fitted:
     """What of the history the model is told: what it may see, in good order, as much as fits."""
     agent, capabilities = turn.agent, turn.model.capabilities
@@ -229,7 +234,8 @@ def shown(turn: Turn) -> Fitted:
 
 def _options(turn: Turn) -> Options:
     """How to answer: as this turn asks for, or else the agent."""
-    given = {name: value for name in Options.__struct_fields__ if (value := getattr(turn.asked.options, name))}
+    asked = turn.asked.options
+    given = {name: value for name in Options.__struct_fields__ if (value := getattr(asked, name)) not in (None, ())}
     return turn.agent.options.replace(**given, stream=True if turn.agent.streamed else None)
 
 

@@ -8,20 +8,31 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.adapter import estimated_tokens
-from dragoman.bus import Scope, catalogue
+from dragoman.bus import Payload, Scope, catalogue
 from dragoman.catalog import Model
 from dragoman.codec import content_hash
-from dragoman.errors import StoreError
-from dragoman.exchange import StopReason
+from dragoman.errors import RoutingError, StoreError
+from dragoman.exchange import ErrorClass, StopReason
 from dragoman.ids import ToolIds, derived_ulid
-from dragoman.message import InvalidToolUseBlock, Message, MessageMetadata, MessageStatus, Role, TextBlock, ToolUseBlock
+from dragoman.message import (
+    InvalidToolUseBlock,
+    Message,
+    MessageMetadata,
+    MessageStatus,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
 from dragoman.routing import Decision, TurnFacts, decide, facts_of
 from dragoman.rules import calls_of
 from dragoman.store import Row, Session
 from dragoman.turn.tally import Tally
+from dragoman.turn.telling import tell
 from dragoman.turn.values import AnswerEnded, Asked, TurnBegan
 from dragoman.window import with_summary
 
@@ -59,7 +70,7 @@ class Turn:
         self.known_ids = len(ids.entries)  # of calls, as stored
         self.place: Row | None = None  # of the next answer, if it is stored already
         self.answer: AnswerEnded | None = None  # the last one
-        self.began: TurnBegan
+        self.is_over = False  # and everybody is told
 
     @property
     def turn_id(self) -> str:
@@ -73,14 +84,24 @@ class Turn:
         return [call for _, call in calls_of(self.answer.row.message)]
 
     @property
+    def open_calls(self) -> list[ToolUseBlock | InvalidToolUseBlock]:
+        """Those of them that have no result."""
+        answered: set[str] = set()
+        for message in reversed(self.history):
+            if self.answer is None or message is self.answer.row.message:
+                break
+            answered.update(block.tool_use_id for block in message.content if isinstance(block, ToolResultBlock))
+        return [call for call in self.calls if call.id not in answered]
+
+    @property
     def goes_on(self) -> bool:
         """Whether the model waits for something, the results of its calls or to be asked again, and may have it."""
         is_paused = self.answer is not None and self.answer.stop_reason is StopReason.PAUSED
         return self.tally.llm_calls < self.agent.max_steps and (is_paused or bool(self.calls))
 
-    def emit(self, event_type: str, payload: dict[str, Any]) -> None:
+    def tell(self, what: Payload | str, payload: dict[str, Any] | None = None) -> None:
         """Say that something happened in this turn."""
-        self.scope.emit(event_type, payload)
+        tell(self.scope, what, payload)
 
     def message(self, role: Role, content: Any, **metadata: Any) -> Message:
         """A message of this turn that is not stored yet. The store gives it its id and its time."""
@@ -90,18 +111,18 @@ class Turn:
 
 
 async def begun(agent: Agent, asked: Asked, tally: Tally | None) -> Turn:
-    """A turn whose question is stored, and a place for its answer."""
+    """A turn whose model is chosen, and nothing is stored yet. Once it is told that it began, nothing waits here."""
     session = await agent.store.get_session(asked.session_id)
     rows = [row async for row in agent.store.history(asked.session_id)]
     await _close_interrupted(agent, session, rows)
     history = [*_prompt(agent, session), *(row.message for row in rows)]
+    ids = ToolIds(await agent.store.tool_ids(session.id))
     tally = tally or Tally(asked.run_id or agent.store.new_id())
     scope = agent.bus.scope(session.id, tally.turn_id)
     decision = await _decided(agent, asked, session, history, scope)
     model = agent.registry.catalog.model(decision.chosen_model)
     tally.model = model.id
-    ids = ToolIds(await agent.store.tool_ids(session.id))
-    turn = Turn(
+    return Turn(
         agent,
         asked,
         session=session,
@@ -112,8 +133,6 @@ async def begun(agent: Agent, asked: Asked, tally: Tally | None) -> Turn:
         scope=scope,
         tally=tally,
     )
-    await _store_question(turn)
-    return turn
 
 
 def _prompt(agent: Agent, session: Session) -> list[Message]:
@@ -158,15 +177,32 @@ async def _decided(agent: Agent, asked: Asked, session: Session, history: list[M
     )
     agent.availability, changes = agent.availability.refreshed(agent.clock())
     for change in changes:
-        agent.bus.emit(change.event_type, change.payload(), session_id=session.id)
+        tell(agent.bus, change.event_type, change.payload(), session_id=session.id)
     samples = await agent.samples()
     decision = decide(facts, agent.policy(session), agent.registry, availability=agent.availability, samples=samples)
-    scope.emit(_started(decision.facts))
-    scope.emit("route.decided", decision.payload((time.perf_counter() - began) * 1000))
+    tell(scope, _started(decision.facts))
+    tell(scope, "route.decided", decision.payload((time.perf_counter() - began) * 1000))
     if decision.refusal is not None and decision.refusal.code == "routing_constraint_failure":
-        scope.emit("routing_constraint_failure", decision.refusal.payload())
-    decision.raise_if_refused()
+        tell(scope, "routing_constraint_failure", decision.refusal.payload())
+    try:
+        decision.raise_if_refused()
+    except RoutingError as error:
+        tell(scope, _refused(error))
+        raise
     return decision
+
+
+def _refused(error: RoutingError) -> catalogue.TurnFailed:
+    """How a turn ends that nobody answers."""
+    return catalogue.TurnFailed(
+        error_code=error.code,
+        error_class=ErrorClass.INVALID_REQUEST,
+        error_message_redacted=str(error),
+        llm_call_count=0,
+        tool_call_count=0,
+        total_cost_usd=Decimal(0),
+        wall_time_seconds=0.0,
+    )
 
 
 def _estimated(agent: Agent, history: list[Message], asked: Asked) -> int:
@@ -185,13 +221,13 @@ def _started(facts: TurnFacts) -> catalogue.TurnStarted:
     )
 
 
-async def _store_question(turn: Turn) -> None:
+async def question_stored(turn: Turn) -> TurnBegan:
     """The question and a place for the answer, in one transaction."""
     asked = turn.asked
     question = turn.message(Role.USER, turn.decision.content, message_id=asked.message_id, extra=asked.extra)
     question_row, turn.place = await turn.agent.store.append(turn.session.id, [question, place_for_answer(turn)])
     turn.history.append(question_row.message)
-    turn.began = TurnBegan(turn.turn_id, question_row, turn.decision)
+    return TurnBegan(turn.turn_id, question_row, turn.decision)
 
 
 def place_for_answer(turn: Turn) -> Message:

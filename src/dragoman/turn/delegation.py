@@ -26,6 +26,7 @@ from dragoman.jsontext import read_json
 from dragoman.message import TextBlock
 from dragoman.routing import TIERS
 from dragoman.tools import Tool, ToolContext
+from dragoman.turn.telling import tell
 from dragoman.turn.values import AnswerEnded, TurnEnded
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class _Delegation:
 
     def _told(self, mode: str, what: str) -> ToolFailedError:
         told = {"failure_mode": mode, "worker_session_id": self._session_id, "tool_use_id": self._context.tool_use_id}
-        self._scope.emit("delegate.failed", {**told, "latency_ms": self._ms})
+        tell(self._scope, "delegate.failed", {**told, "latency_ms": self._ms})
         return ToolFailedError(f"{mode}: {what}")
 
     @property
@@ -139,13 +140,14 @@ class _Delegation:
         if text.startswith(_NEEDS_MORE):
             raise _Failed("insufficient_context", text.removeprefix(_NEEDS_MORE).strip(" :\n") or "it says no more")
         self._check(text, options)
-        self._scope.emit(
+        tell(
+            self._scope,
             catalogue.DelegateCompleted(
                 worker_session_id=session,
                 tool_use_id=self._context.tool_use_id,
                 total_cost_usd=ended.cost_usd,
                 latency_ms=self._ms,
-            )
+            ),
         )
         return text
 
@@ -181,13 +183,14 @@ class _Delegation:
         self._session_id = made.id
         entry = builders.create_delegation_entry(worker=self._tier, task=self._task, turn_id=context.turn_id)
         await agent.store.entries.append(parent.id, entry, agent_key=agent.agent_key)
-        self._scope.emit(
+        tell(
+            self._scope,
             catalogue.DelegateStarted(
                 worker_session_id=made.id,
                 tool_use_id=context.tool_use_id,
                 tier=self._tier,
                 task_hash=hashlib.sha256(self._task.encode("utf-8", "replace")).hexdigest(),
-            )
+            ),
         )
         return made.id
 

@@ -5,17 +5,20 @@ The one rule: every turn that began ends in exactly one of completed, failed and
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
-from dragoman.bus import catalogue
+from dragoman.bus import Payload, catalogue
 from dragoman.entries import entries_from_messages
 from dragoman.errors import DragomanError
 from dragoman.exchange import ErrorClass, Fault, StopReason
-from dragoman.message import MessageStatus
+from dragoman.message import MessageStatus, TextBlock, ToolResultBlock
 from dragoman.redaction import Redactor
 from dragoman.turn.beginning import Turn, ended_as
+from dragoman.turn.using import result_stored
 from dragoman.turn.values import TurnEnded
 
+_log: Final = logging.getLogger("dragoman.turn")
 _redactor: Final = Redactor()
 
 
@@ -24,12 +27,14 @@ async def ended(turn: Turn) -> TurnEnded:
     answer = turn.answer
     assert answer is not None  # a turn has at least one
     fault = answer.fault or _too_many_steps(turn)
+    await _answer_open_calls(turn, "There were too many steps: it was not run.")
     await _trace(turn)
     if fault is not None:
         _tell_failure(turn, fault.code, fault.error_class, fault.message)
         return turn.tally.ended(StopReason.ERROR, fault)
     tally = turn.tally
-    turn.scope.emit(
+    _tell_once(
+        turn,
         catalogue.TurnCompleted(
             stop_reason=answer.stop_reason,
             llm_call_count=tally.llm_calls,
@@ -40,7 +45,7 @@ async def ended(turn: Turn) -> TurnEnded:
             wall_time_seconds=tally.wall_time_s,
             user_id=turn.asked.user_id,
             team_id=turn.asked.team_id,
-        )
+        ),
     )
     return tally.ended(answer.stop_reason)
 
@@ -54,32 +59,58 @@ def _too_many_steps(turn: Turn) -> Fault | None:
 
 async def cancelled(turn: Turn) -> None:
     """Tell that a turn was stopped. What had arrived is stored already."""
-    await _leave_no_place(turn, MessageStatus.CANCELLED)
-    turn.scope.emit(
+    await _leave_nothing_open(turn, MessageStatus.CANCELLED, "The turn was cancelled: it was not run.")
+    _tell_once(
+        turn,
         catalogue.TurnCancelled(
             reason="user_cancel",
             partial_llm_calls=turn.tally.llm_calls,
             partial_tool_calls=turn.tally.tool_calls,
-        )
+        ),
     )
 
 
 async def failed(turn: Turn, error: Exception) -> None:
     """Tell that a turn broke off with an error of our own."""
-    await _leave_no_place(turn, MessageStatus.ERROR)
+    await _leave_nothing_open(turn, MessageStatus.ERROR, "The turn broke off: it was not run.")
     code = error.code if isinstance(error, DragomanError) else "internal_error"
     _tell_failure(turn, code, ErrorClass.OTHER, str(error))
 
 
-async def _leave_no_place(turn: Turn, status: MessageStatus) -> None:
-    """End the row of an answer that nobody was asked for."""
-    if turn.place is not None:
-        message, turn.place = turn.place.message, None
-        await turn.agent.store.update(turn.session.id, ended_as(message, status))
+async def _leave_nothing_open(turn: Turn, status: MessageStatus, why: str) -> None:
+    """End the row of an answer that nobody was asked for, answer the calls that nobody runs, and write the entries.
+
+    A store that cannot do it has said so, or will; whatever is left open, the next turn closes.
+    """
+    if turn.is_over:
+        return
+    try:
+        if turn.place is not None:
+            message, turn.place = turn.place.message, None
+            await turn.agent.store.update(turn.session.id, ended_as(message, status))
+        await _answer_open_calls(turn, why)
+        await _trace(turn)
+    except DragomanError as error:
+        _log.warning("a turn could not be closed: %s", error, extra={"session_id": turn.session.id})
+
+
+async def _answer_open_calls(turn: Turn, why: str) -> None:
+    """A result for each call that is not run."""
+    for call in turn.open_calls:
+        failure = {"tool_use_id": call.id, "tool_name": call.name, "error_class": "cancelled", "error_message": why}
+        turn.tell("tool.failed", {**failure, "latency_ms": 0})
+        await result_stored(turn, ToolResultBlock(call.id, (TextBlock(why),), is_error=True))
+
+
+def _tell_once(turn: Turn, how: Payload) -> None:
+    if not turn.is_over:
+        turn.is_over = True
+        turn.tell(how)
 
 
 def _tell_failure(turn: Turn, code: str, error_class: ErrorClass, message: str) -> None:
-    turn.scope.emit(
+    _tell_once(
+        turn,
         catalogue.TurnFailed(
             error_code=code,
             error_class=error_class,
@@ -88,7 +119,7 @@ def _tell_failure(turn: Turn, code: str, error_class: ErrorClass, message: str) 
             tool_call_count=turn.tally.tool_calls,
             total_cost_usd=turn.tally.cost_usd,
             wall_time_seconds=turn.tally.wall_time_s,
-        )
+        ),
     )
 
 

@@ -11,7 +11,7 @@ import contextlib
 from typing import Final
 
 from dragoman.adapter import Adapter, RequestContext
-from dragoman.errors import StoreError
+from dragoman.errors import DragomanError
 from dragoman.event import Folding, StreamEvent, TextDelta, ThinkingDelta, ToolUseInputDelta
 from dragoman.exchange import Reply
 from dragoman.message import Message, MessageStatus
@@ -59,7 +59,7 @@ class Growing:
             self._news.clear()
             self._much.clear()
             self._new = 0
-            with contextlib.suppress(StoreError):  # whoever ends the row hears of a disk that fails
+            with contextlib.suppress(DragomanError):  # whoever ends the row hears of a disk that fails
                 await self._store.update(self._context.session_id, self._so_far())
 
     def _so_far(self) -> Message:
@@ -78,6 +78,5 @@ class Growing:
         """Write the answer as it ended."""
         if self._following is not None:
             self._following.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._following
+            await asyncio.wait([self._following])
         return await self._store.update(self._context.session_id, message)

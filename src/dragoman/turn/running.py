@@ -34,7 +34,7 @@ class RunningTurn:
                 async for event in self._events:
                     self._tell(event)
         except asyncio.CancelledError:
-            self._tell(self._tally.ended(StopReason.CANCELLED))
+            self._tell(self._tally.over or self._tally.ended(StopReason.CANCELLED))
 
     def _tell(self, event: TurnEvent) -> None:
         self.told.append(event)

@@ -24,6 +24,7 @@ class Tally:
         self.cost_usd = Decimal(0)
         self._seconds = seconds
         self._began = seconds()
+        self.over: TurnEnded | None = None
 
     def add(self, usage: Usage) -> None:
         """Count what one call consumed."""
@@ -38,7 +39,7 @@ class Tally:
 
     def ended(self, stop_reason: StopReason, fault: Fault | None = None) -> TurnEnded:
         """The last thing that is told of a turn."""
-        return TurnEnded(
+        self.over = TurnEnded(
             turn_id=self.turn_id,
             stop_reason=stop_reason,
             model=self.model,
@@ -50,3 +51,4 @@ class Tally:
             wall_time_s=self.wall_time_s,
             fault=fault,
         )
+        return self.over

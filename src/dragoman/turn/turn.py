@@ -18,8 +18,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+from dragoman.store.unbroken import unbroken
 from dragoman.turn.answering import answered
-from dragoman.turn.beginning import begun
+from dragoman.turn.beginning import begun, question_stored
 from dragoman.turn.ending import cancelled, ended, failed
 from dragoman.turn.summary import summarised
 from dragoman.turn.tally import Tally
@@ -32,25 +33,28 @@ if TYPE_CHECKING:
 
 async def run(agent: Agent, asked: Asked, tally: Tally | None = None) -> AsyncGenerator[TurnEvent, None]:
     """One turn, as it happens. To close it, or to cancel the task that waits for it, cancels the turn."""
-    async with agent.store.turn(asked.session_id):
+    async with agent.store.turn(asked.session_id) as tenure:
         turn = await begun(agent, asked, tally)
         try:
-            yield turn.began
+            yield await unbroken(question_stored(turn))
             if agent.summarises:
                 await summarised(turn)
             while True:
+                tenure.check()
                 async with aclosing(answered(turn)) as events:
                     async for event in events:
                         yield event
                 if not turn.goes_on:
                     break
+                tenure.check()
                 async with aclosing(results_of(turn)) as results:
                     async for result in results:
                         yield result
-            yield await ended(turn)
+            over = await unbroken(ended(turn))
         except (asyncio.CancelledError, GeneratorExit):
-            await cancelled(turn)
+            await unbroken(cancelled(turn))
             raise
         except Exception as error:
-            await failed(turn, error)
+            await unbroken(failed(turn, error))
             raise
+    yield over

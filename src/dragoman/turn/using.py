@@ -6,58 +6,87 @@ The one rule: one call, one result, before the model is asked again; whatever ha
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import deque
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, Final
 
+from dragoman.errors import DragomanError
 from dragoman.message import Message, Role, ToolResultBlock
 from dragoman.store import Row
+from dragoman.store.unbroken import unbroken
 from dragoman.tools import dispatch
 from dragoman.turn.beginning import Turn
 from dragoman.turn.values import ResultStored
 
+_log: Final = logging.getLogger("dragoman.turn")
+
 
 async def results_of(turn: Turn) -> AsyncGenerator[ResultStored, None]:
     """Run what the last answer asks for; each result when it is stored."""
-    calls = turn.calls
-    coming: asyncio.Queue[ToolResultBlock] = asyncio.Queue()
-    turn.tally.tool_calls += len(calls)
-    working = asyncio.create_task(
-        dispatch(
-            calls,
-            turn.agent.tools,
-            turn.agent.bench(turn.session.id, turn.asked.user_id),
-            events=turn.emit,
-            results=coming.put_nowait,
-            turn_id=turn.turn_id,
-        ),
-        name="dragoman-tools",
-    )
-    left = len(calls)
+    using = _Using(turn)
+    left = len(turn.calls)
     try:
         while left:
-            result = await _next(coming, working)
+            yield ResultStored(await using.next())
             left -= 1
-            yield ResultStored(await _stored(turn, result))
     finally:
-        if not working.done():
-            working.cancel()
-        await asyncio.wait([working])
-        while not coming.empty():  # of a turn that is cancelled
-            await _stored(turn, coming.get_nowait())
+        await unbroken(using.end())
 
 
-async def _next(coming: asyncio.Queue[ToolResultBlock], working: asyncio.Task[Any]) -> ToolResultBlock:
-    getting = asyncio.create_task(coming.get())
-    try:
-        await asyncio.wait([getting, working], return_when=asyncio.FIRST_COMPLETED)
-        if not getting.done() and coming.empty():
-            working.result()  # raises what it failed with
-        return await getting
-    finally:
-        getting.cancel()
+class _Using:
+    """Tools at work, and the results that wait to be stored."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._coming: deque[ToolResultBlock] = deque()
+        self._news = asyncio.Event()
+        turn.tally.tool_calls += len(turn.calls)
+        self._working: asyncio.Task[Any] = asyncio.create_task(
+            dispatch(
+                turn.calls,
+                turn.agent.tools,
+                turn.agent.bench(turn.session.id, turn.asked.user_id),
+                events=turn.tell,
+                results=self._take,
+                turn_id=turn.turn_id,
+            ),
+            name="dragoman-tools",
+        )
+        self._working.add_done_callback(lambda _: self._news.set())
+
+    def _take(self, result: ToolResultBlock) -> None:
+        self._coming.append(result)
+        self._news.set()
+
+    async def next(self) -> Row:
+        """The next result, stored."""
+        while not self._coming:
+            if self._working.done():
+                self._working.result()  # raises what it failed with
+                raise AssertionError("a call has no result")
+            self._news.clear()
+            await self._news.wait()
+        return await unbroken(self._store_next())
+
+    async def end(self) -> None:
+        """Stop what still works, and store what it gives."""
+        self._working.cancel()  # nothing happens if it is done
+        await asyncio.wait([self._working])
+        try:
+            while self._coming:
+                await self._store_next()
+        except DragomanError as error:
+            _log.warning("a result could not be stored: %s", error, extra={"session_id": self._turn.session.id})
+
+    async def _store_next(self) -> Row:
+        row = await result_stored(self._turn, self._coming[0])
+        self._coming.popleft()
+        return row
 
 
-async def _stored(turn: Turn, result: ToolResultBlock) -> Row:
+async def result_stored(turn: Turn, result: ToolResultBlock) -> Row:
+    """Store the result of a call."""
     message: Message = turn.message(Role.TOOL, (result,), parent_tool_use_id=result.tool_use_id)
     (row,) = await turn.agent.store.append(turn.session.id, message)
     turn.history.append(row.message)

@@ -1,0 +1,15 @@
+"""Telling the bus. The one rule: a bus that is full or closed is no reason for a turn to fail."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from dragoman.bus import Bus, Payload, Scope
+from dragoman.errors import BusError
+
+
+def tell(listening: Bus | Scope, what: Payload | str, payload: dict[str, Any] | None = None, **where: Any) -> None:
+    """Say that something happened, if anybody can be told; a bus that cannot take it says so in the log."""
+    with contextlib.suppress(BusError):
+        listening.emit(what, payload, **where)
