@@ -158,13 +158,13 @@ def _with_real_bytes(block: Any) -> Any:
 
 
 def without_guesses(judged: Any, wire: Any) -> Any:
-    """What the package wrote, without the media types that it guesses by the ending of an address."""
+    """What the package wrote, without the media types that it guesses where there is none, or an empty one."""
     if isinstance(judged, list):
         return [without_guesses(*pair) for pair in zip(judged, wire, strict=True)]
     if not isinstance(judged, dict):
         return judged
     made = {key: without_guesses(item, wire.get(key)) for key, item in judged.items()}
-    return {**made, "media_type": None} if "media_type" in wire and wire["media_type"] is None else made
+    return {**made, "media_type": wire["media_type"]} if wire.get("media_type", "none") in (None, "") else made
 
 
 def test_the_package_reads_all_that_a_message_may_say(judge: Judging) -> None:
