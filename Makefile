@@ -33,8 +33,8 @@ run: $(STAMP) ## Show what Dragoman does, in the terminal (RUN_ARGS="…" runs a
 test: check ## Run every check and every test (PYTEST_ARGS="-k name" for some of them)
 	$(BIN)/pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
-faults: $(STAMP) ## Kill, cut off, fill and damage stores for a long time: about half an hour, best as root on Linux
-	DRAGOMAN_FAULTS=long $(BIN)/pytest $(PYTEST_PARALLEL) tests/store/faults $(PYTEST_ARGS)
+faults: $(STAMP) ## Kill, cut off, fill and damage stores and turns for a long time: about half an hour, best as root on Linux
+	DRAGOMAN_FAULTS=long $(BIN)/pytest $(PYTEST_PARALLEL) tests/store/faults tests/turn $(PYTEST_ARGS)
 
 check: $(STAMP) ## Check style, format, types and the floors
 	$(BIN)/ruff check .

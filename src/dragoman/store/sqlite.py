@@ -7,8 +7,8 @@ processes take turns by a lock file beside the database, at which they wait with
 its own and never waits.
 
 The one rule: nothing is acknowledged before the commit that holds it has returned with ``synchronous=FULL``, but for
-leases, which matter only while the machine runs. A setting
-that would make this a lie is found at the start, and the store is not opened.
+leases, which matter only while the machine runs. A setting that would make this a lie is found at the start, and the
+store is not opened.
 """
 
 from __future__ import annotations
@@ -451,6 +451,7 @@ class _Writer:
         self._reconnect = reconnect
         self._is_lost = False
         self._sync_at_once = f"PRAGMA synchronous={connection.pragma('synchronous')}"
+        self._is_synced_later = False
         self._busy = threading.Lock()
         self._slowest_s = _UNKNOWN_S  # that a commit took lately; what is long ago counts less and less
         self._log_pages = 0  # that were in the log beside the database after the last commit
@@ -517,41 +518,49 @@ class _Writer:
 
     def _committed(self, jobs: list[Job], *, wait: bool = True) -> list[Any] | None:
         """What came of each job; if the commit fails, nothing did. ``None`` if others write and we do not wait."""
-        outcomes: list[Any] = []
+        is_passing = all(isinstance(operation, Passing) for operation, _, _ in jobs)
         began = perf_counter()
         try:
             if self._is_lost:
-                self._connection, self._is_lost = self._reconnect(), False
+                self._connection, self._is_lost, self._is_synced_later = self._reconnect(), False, False
                 self._follow(self._connection)
             if not self._lock.take(wait=wait):
                 return None
-            is_passing = all(isinstance(job[0], Passing) for job in jobs)
             try:
-                if is_passing:
-                    self._connection.execute(_SYNC_LATER)
+                self._sync(later=is_passing)
                 if not self._begun(wait=wait):
                     return None
-                execute = self._connection.execute
-                try:
-                    if len(jobs) == 1:
-                        outcomes.append(_ran(self._connection, jobs[0][0]))
-                    else:
-                        outcomes.extend(self._alone(operation) for operation, _, _ in jobs)
-                    execute("COMMIT")
-                except BaseException:
-                    if self._connection.in_transaction:
-                        execute("ROLLBACK")
-                    raise
+                outcomes = self._ended(jobs)
             finally:
-                if is_passing:
-                    self._connection.execute(self._sync_at_once)
                 self._lock.give_back()
         except Exception as error:  # noqa: BLE001  it is raised where it was asked for
             failed = _Failed(_translated(error, self._connection))
             if isinstance(failed.error, StorageError):
                 self._start_anew()
             return [failed] * len(jobs)
-        self._slowest_s = max(perf_counter() - began, self._slowest_s * _FORGETTING)
+        if not is_passing:  # which says nothing of the disk
+            self._slowest_s = max(perf_counter() - began, self._slowest_s * _FORGETTING)
+        return outcomes
+
+    def _sync(self, *, later: bool) -> None:
+        """Have what is committed next on the disk when the commit returns, or with the commit after it."""
+        if later is not self._is_synced_later:
+            self._connection.execute(_SYNC_LATER if later else self._sync_at_once)
+            self._is_synced_later = later
+
+    def _ended(self, jobs: list[Job]) -> list[Any]:
+        """Do the jobs in the transaction that has begun, and commit it."""
+        connection = self._connection
+        try:
+            if len(jobs) == 1:
+                outcomes = [_ran(connection, jobs[0][0])]
+            else:
+                outcomes = [self._alone(operation) for operation, _, _ in jobs]
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
         return outcomes
 
     def _begun(self, *, wait: bool) -> bool:
