@@ -43,10 +43,16 @@ from dragoman.message import (
     UnknownBlock,
 )
 from dragoman.rules import CALL
+from dragoman.value import check_plain
 
 KEY: Final = "dragoman"
 _ULID: Final = re.compile(rf"[0-7][{ALPHABET}]{{25}}")
 _NOTHING: Final = MessageMetadata()
+_EMPTY: Final = tuple(
+    (name, getattr(_NOTHING, name))
+    for name in MessageMetadata.__struct_fields__
+    if name not in ("provider_raw", "parent_tool_use_id")
+)
 KNOWN_ROLES: Final = frozenset(Role)  # others are of a newer version
 _APART: Final = ("session_id", "role", "content")  # what is said in a format's own words, or by the caller
 
@@ -154,7 +160,11 @@ def noted(name: str, written: Any, wire: Any, **notes: Any) -> ProviderRaw | Non
     made = residue.noted(name, written, wire, **notes)
     again = residue.restored(written, (made or {}).get("residue"))
     order = _order(again, wire)
-    return made if order is None else {"dialect": name, **(made or {}), "order": order}
+    if order is None:
+        return made
+    made = {"dialect": name, **(made or {}), "order": order}
+    check_plain(made, "provider_raw")
+    return made
 
 
 def restored(written: Any, notes: ProviderRaw) -> Any:
@@ -170,7 +180,8 @@ def settled(message: Message, written: Any, wire: Any, name: str) -> Message:
 
 def with_notes(message: Message, notes: ProviderRaw | None) -> Message:
     """The message, with these notes in place of those it has."""
-    return message.replace(metadata=message.metadata.replace(provider_raw=notes))
+    metadata = msgspec.structs.replace(message.metadata, provider_raw=notes)  # notes have been looked at
+    return msgspec.structs.replace(message, metadata=metadata)
 
 
 def notes_on(message: Message, name: str) -> ProviderRaw:
@@ -218,6 +229,8 @@ def carried(message: Message, name: str, said: Collection[str] = (), *, has_id: 
     given = notes_on(message, name).get("given", {})
     if has_id and _is_foreign(message.metadata.message_id):
         said = {*said, "message_id"}
+    if given.get("id") == message.id and given.get("at") == message.created_at.isoformat() and _is_bare(message, said):
+        return None
     metadata = _left(message, said)
     bare = message.replace(content=(), metadata=metadata)
     fields = msgspec.json.decode(codec.encode(bare))
@@ -233,6 +246,16 @@ def carried(message: Message, name: str, said: Collection[str] = (), *, has_id: 
     if not kept["metadata"]:
         del kept["metadata"]
     return kept or None
+
+
+def _is_bare(message: Message, said: Collection[str]) -> bool:
+    """Whether there is nothing to carry, which is quickly seen."""
+    metadata = message.metadata
+    if message.schema_version != 1 or message.unknown_fields is not msgspec.UNSET:
+        return False
+    if metadata.parent_tool_use_id != (_answered(message) if message.role is Role.TOOL else None):
+        return False
+    return all(getattr(metadata, name) == value for name, value in _EMPTY if name not in said)
 
 
 def _is_foreign(message_id: str | None) -> bool:
