@@ -6,9 +6,7 @@ import functools
 from collections.abc import Generator
 from datetime import datetime
 
-from dragoman.errors import (
-    ConflictError,
-)
+from dragoman.errors import ConflictError
 from dragoman.store.operation import Passing, Rows, Statement
 from dragoman.store.rows import micros, time_from
 from dragoman.store.sessions import unknown_session

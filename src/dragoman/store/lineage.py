@@ -9,9 +9,7 @@ from collections.abc import Generator
 
 import msgspec
 
-from dragoman.errors import (
-    DamagedError,
-)
+from dragoman.errors import DamagedError
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.sessions import unknown_session
 

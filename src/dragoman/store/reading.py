@@ -10,9 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.errors import (
-    UnknownMessageError,
-)
+from dragoman.errors import UnknownMessageError
 from dragoman.store.lineage import gone, lineage
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.recent import Recent
@@ -23,8 +21,6 @@ COLUMNS: Final = (
     "session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status, unknown_json,"
     " blobs_json, hash"
 )
-
-
 _NO_PLACE: Final = 2**62  # greater than the number of any message
 
 

@@ -10,13 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.errors import (
-    ConflictError,
-    DamagedError,
-    FormatError,
-    UnknownMessageError,
-    UnknownSessionError,
-)
+from dragoman.errors import ConflictError, DamagedError, FormatError, UnknownMessageError, UnknownSessionError
 from dragoman.store.operation import LOCKED, Rows, Statement, operation
 from dragoman.store.rows import micros, time_from
 from dragoman.store.values import Session
@@ -184,10 +178,7 @@ def fork_session(session_id: str, at_seq: int, made: Session) -> Generator[State
 
 def alone_in(session_id: str) -> Generator[Statement, Rows, tuple[int, str]]:
     """Keep every other writer out of a session until we are done; its last place, and the greatest id in it."""
-    rows = yield (
-        f"SELECT last_seq, last_message_id FROM sessions WHERE id = ?{LOCKED}",
-        (session_id,),
-    )
+    rows = yield f"SELECT last_seq, last_message_id FROM sessions WHERE id = ?{LOCKED}", (session_id,)
     if not rows:
         raise unknown_session(session_id)
     last_seq, newest = rows[0]

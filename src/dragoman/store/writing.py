@@ -12,10 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.errors import (
-    ConflictError,
-    StoreError,
-)
+from dragoman.errors import ConflictError, StoreError
 from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, Role, ToolResultBlock, ToolUseBlock
 from dragoman.store.calls import answered, called, maybe
 from dragoman.store.lineage import lineage

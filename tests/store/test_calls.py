@@ -1,0 +1,79 @@
+"""What became of the calls of tools, and what providers call them, on every engine."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dragoman.message import InvalidToolUseBlock, Role, ToolUseBlock
+from dragoman.store import Store
+from tests.store.conftest import Clock, Place
+from tests.store.talk import called, message, result, states
+
+
+async def test_a_call_is_pending_until_it_is_answered(store: Store, clock: Clock) -> None:
+    store.clock = clock
+    session = await store.create_session()
+    (asked,) = await store.append(session.id, called("tu_9", "tu_1", "tu_5", "tu_3", provider="acme"))
+    assert list(await states(store, session.id)) == ["tu_9", "tu_1", "tu_5", "tu_3"]  # in the order of the message
+    clock.move(seconds=2)
+    good, bad = await store.append(session.id, [result("tu_1"), result("tu_5", is_error=True)])
+    assert await store.cancel_tool_call(session.id, "tu_3")
+    assert not await store.cancel_tool_call(session.id, "tu_1")
+    assert not await store.cancel_tool_call(session.id, "none")
+    assert await states(store, session.id) == {
+        "tu_9": "pending",
+        "tu_1": "succeeded",
+        "tu_5": "failed",
+        "tu_3": "cancelled",
+    }
+    for status in ("pending", "succeeded", "failed", "cancelled"):
+        (call,) = await store.tool_calls(session.id, status)
+        assert (call.session_id, call.message_id, call.seq) == (session.id, asked.message.id, asked.seq)
+        assert (call.name, call.provider, call.status) == ("look", "acme", status)
+    (call,) = await store.tool_calls(session.id, "succeeded")
+    assert (call.result_message_id, call.result_seq) == (good.message.id, good.seq)
+    assert (call.created_at, call.completed_at) == (asked.message.created_at, good.message.created_at)
+    (call,) = await store.tool_calls(session.id, "failed")
+    assert call.result_message_id == bad.message.id
+
+
+async def test_the_first_answer_of_a_call_counts(store: Store) -> None:
+    session = await store.create_session()
+    await store.append(session.id, [called("tu_1"), result("tu_1"), result("tu_1", is_error=True), result("orphan")])
+    (call,) = await store.tool_calls(session.id)
+    assert (call.status, call.result_seq) == ("succeeded", 2)
+
+
+async def test_a_call_that_cannot_be_made_has_failed(store: Store) -> None:
+    session = await store.create_session()
+    await store.append(session.id, message(Role.ASSISTANT, [InvalidToolUseBlock("tu_1", "look", "{", "cut")]))
+    assert await states(store, session.id) == {"tu_1": "failed"}
+
+
+async def test_what_the_provider_calls_a_call_is_kept(store: Store) -> None:
+    session = await store.create_session()
+    blocks = [ToolUseBlock("tu_1", "look", {}, {"id": "call_7"}), ToolUseBlock("tu_2", "look", {}, {"id": 7})]
+    await store.append(session.id, message(Role.ASSISTANT, blocks))
+    assert [call.provider_id for call in await store.tool_calls(session.id)] == ["call_7", None]
+
+
+async def test_tool_ids_are_remembered_in_the_order_in_which_they_were_learned(shared_place: Place) -> None:
+    learned = [("acme", "tu_2", "x2"), ("acme", "tu_1", "x1"), ("zeta", "tu_1", "call_1")]
+    async with shared_place.open() as store:
+        session = await store.create_session()
+        assert await store.tool_ids(session.id) == ()
+        await store.learn_tool_ids(session.id, learned[:2])
+        await store.learn_tool_ids(session.id, [])
+        await store.learn_tool_ids(session.id, learned[2:])
+    async with shared_place.open() as store:
+        assert await store.tool_ids(session.id) == tuple(learned)
+
+
+async def test_many_who_learn_tool_ids_at_once_lose_none(shared_place: Place) -> None:
+    async with shared_place.open() as one, shared_place.open() as two:
+        session = await one.create_session()
+        entries = [("acme", f"tu_{number}", f"x{number}") for number in range(20)]
+        await asyncio.gather(
+            *((one, two)[number % 2].learn_tool_ids(session.id, [entry]) for number, entry in enumerate(entries))
+        )
+        assert sorted(await one.tool_ids(session.id)) == sorted(entries)

@@ -1,0 +1,35 @@
+"""A history is read by page, and a message by its id, on every engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.errors import (
+    UnknownMessageError,
+)
+from dragoman.store import Store
+from tests.store.talk import said
+
+
+async def test_a_history_is_read_by_page_in_both_directions(store: Store) -> None:
+    session = await store.create_session()
+    assert await store.read(session.id) == await store.tail(session.id) == []
+    rows = await store.append(session.id, [said(str(number)) for number in range(1, 12)])
+    assert await store.read(session.id, limit=4) == rows[:4]
+    assert await store.read(session.id, after_seq=4, limit=4) == rows[4:8]
+    assert await store.read(session.id, after_seq=8, limit=4) == rows[8:]
+    assert await store.read(session.id, after_seq=11) == []
+    assert await store.tail(session.id, limit=4) == rows[7:]
+    assert await store.read_back(session.id, before_seq=8, limit=4) == rows[3:7]
+    assert await store.read_back(session.id, before_seq=4, limit=4) == rows[:3]
+    assert await store.read_back(session.id, before_seq=1) == []
+    assert [row async for row in store.history(session.id, page=3)] == rows
+
+
+async def test_a_message_is_found_by_its_id(store: Store) -> None:
+    session, other = await store.create_session(), await store.create_session()
+    rows = await store.append(session.id, [said("1"), said("2")])
+    assert await store.get_message(session.id, rows[1].message.id) == rows[1]
+    for session_id, message_id in ((other.id, rows[1].message.id), (session.id, "none")):
+        with pytest.raises(UnknownMessageError):
+            await store.get_message(session_id, message_id)

@@ -1,0 +1,151 @@
+"""Sessions are made, found, changed and listed, on every engine."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dragoman.errors import (
+    ConflictError,
+    FormatError,
+    UnknownSessionError,
+)
+from dragoman.store import Session, Store
+from tests.store.conftest import Clock, Place
+from tests.store.talk import said
+
+
+async def test_a_session_keeps_what_is_said_about_it(store: Store, clock: Clock) -> None:
+    store.clock = clock
+    made = await store.create_session(
+        title="Ärger 🎉",
+        workspace_path="/srv/work",
+        active_model="a:b",
+        routing_policy={"rules": [{"when": "code", "use": "a:c"}]},
+        user_id="u",
+        team_id="t",
+        metadata={"n": 1.5, "big": 10**30, "deep": [{"x": None}]},
+    )
+    assert made.id.startswith("sess_")
+    assert made.created_at == made.updated_at == clock.now
+    assert await store.get_session(made.id) == made
+
+
+async def test_a_session_of_an_unknown_id_is_an_error_of_its_own(store: Store) -> None:
+    for asked in (
+        store.get_session("none"),
+        store.read("none"),
+        store.tail("none"),
+        store.append("none", said("x")),
+        store.rename_session("none", "x"),
+        store.fork("none"),
+        store.tool_calls("none"),
+        store.tool_ids("none"),
+        store.learn_tool_ids("none", [("a", "b", "c")]),
+        store.take_lease("none", "me"),
+    ):
+        with pytest.raises(UnknownSessionError):
+            await asked
+
+
+async def test_an_id_of_ones_own_can_be_used_once(store: Store) -> None:
+    assert (await store.create_session("mine")).id == "mine"
+    with pytest.raises(ConflictError) as caught:
+        await store.create_session("mine", title="again")
+    assert caught.value.code == "session_exists"
+    assert (await store.get_session("mine")).title is None
+
+
+async def test_of_many_who_create_one_session_exactly_one_does(shared_place: Place) -> None:
+    async with shared_place.open() as one, shared_place.open() as two:
+        made = await asyncio.gather(*(store.create_session("mine") for store in (one, two) * 4), return_exceptions=True)
+    assert sum(isinstance(outcome, Session) for outcome in made) == 1
+    assert {type(outcome) for outcome in made} == {Session, ConflictError}
+
+
+async def test_only_what_is_named_changes(store: Store, clock: Clock) -> None:
+    store.clock = clock
+    made = await store.create_session(title="old", active_model="a:b", metadata={"k": 1}, user_id="u")
+    clock.move(seconds=1)
+    renamed = await store.rename_session(made.id, "new")
+    assert (renamed.title, renamed.active_model, renamed.metadata) == ("new", "a:b", {"k": 1})
+    assert renamed.updated_at == clock.now
+    changed = await store.change_session(made.id, active_model=None, metadata={}, team_id="t", routing_policy={"a": []})
+    assert (changed.active_model, changed.metadata, changed.team_id) == (None, {}, "t")
+    assert (changed.user_id, changed.routing_policy) == ("u", {"a": []})
+    assert await store.get_session(made.id) == changed
+
+
+async def test_sessions_are_listed_by_page_the_one_that_changed_last_first(store: Store, clock: Clock) -> None:
+    store.clock = clock
+    made = []
+    for number in range(7):
+        made.append(await store.create_session(user_id="ab"[number % 2], team_id="t" if number > 4 else None))
+        clock.move(seconds=number % 3)  # some of them at the same time
+    clock.move(seconds=1)
+    await store.append(made[2].id, said("x"))
+    everything = await store.list_sessions()
+    assert everything[0].id == made[2].id
+    order = [(session.updated_at, session.id) for session in everything]
+    assert order == sorted(order, reverse=True)
+    pages, last = list[str](), None
+    while page := await store.list_sessions(limit=3, before=last):
+        pages += [session.id for session in page]
+        last = page[-1]
+    assert pages == [session.id for session in everything]
+    assert {session.id for session in await store.list_sessions(user_id="b")} == {made[1].id, made[3].id, made[5].id}
+    assert [session.id for session in await store.list_sessions(user_id="b", team_id="t")] == [made[5].id]
+    assert await store.list_sessions(user_id="c") == []
+
+
+@pytest.mark.parametrize("odd", [{"a": float("nan")}, {1: "a"}, {"a": "\ud800"}, {"a": {1, 2}}], ids=repr)
+async def test_what_json_cannot_say_is_not_kept_with_a_session(store: Store, odd: Any) -> None:
+    with pytest.raises(FormatError):
+        await store.create_session("s", metadata=odd)
+    await store.create_session("s")
+    with pytest.raises(FormatError):
+        await store.change_session("s", routing_policy=odd)
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "a\ud800b"], ids=ascii)
+async def test_names_that_not_every_engine_can_hold_are_refused_by_all(store: Store, odd: str) -> None:
+    session = await store.create_session()
+    for asked in (
+        store.create_session(odd),
+        store.create_session(title=odd),
+        store.rename_session(session.id, odd),
+        store.get_session(odd),
+        store.append(session.id, said("x"), idempotency_key=odd),
+        store.take_lease(session.id, odd),
+        store.learn_tool_ids(session.id, [("a", "b", odd)]),
+        store.list_sessions(user_id=odd),
+    ):
+        with pytest.raises(FormatError):
+            await asked
+    assert await store.read(session.id) == []
+    assert (await store.list_sessions()) == [session]
+
+
+async def test_a_session_is_found_by_a_beginning_or_an_end_of_its_id(store: Store) -> None:
+    made = await store.create_session()
+    other = await store.create_session("of-my-own")
+    for part in (made.id, made.id[:20], made.id[5:20], made.id[-6:], made.id[-6:].lower()):
+        assert [session.id for session in await store.find_sessions(part)] == [made.id]
+    assert [session.id for session in await store.find_sessions("OF-MY")] == [other.id]
+    assert [session.id for session in await store.find_sessions("own")] == [other.id]
+
+
+async def test_the_middle_of_an_id_finds_nothing_and_no_sign_in_it_is_special(store: Store) -> None:
+    await store.create_session("of-my-own")
+    for part in ("my", "%", "_", "of%", "o'r", "of-my-own-and-more"):
+        assert await store.find_sessions(part) == []
+
+
+async def test_sessions_that_fit_alike_come_newest_first_and_not_more_than_asked_for(store: Store) -> None:
+    made = [(await store.create_session(f"like-{number}")).id for number in range(5)]
+    await store.rename_session(made[2], "changed last")
+    found = [session.id for session in await store.find_sessions("like-", limit=3)]
+    assert found[0] == made[2]
+    assert len(found) == 3

@@ -1,0 +1,55 @@
+"""What was consumed adds up exactly, on every engine."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from dragoman.store import Store
+from tests.store.talk import answered, said, used
+
+
+async def test_totals_add_up_by_every_group_to_the_last_digit(store: Store) -> None:
+    one, two = await store.create_session("s1"), await store.create_session("s2")
+    spent = [
+        (one, "2026-05-08T23:59:59", "a:x", "a", "u1", "t1", "0.1"),
+        (one, "2026-05-09T00:00:00", "a:y", "a", "u1", "t1", "0.2"),
+        (two, "2026-05-09T12:00:00", "b:z", "b", "u2", "t1", "1E-25"),
+        (two, "2026-05-10T12:00:00", "b:z", "b", "u2", None, "100000.000000000000000000000001"),
+        (two, "2026-05-10T13:00:00", None, None, None, None, "0"),
+    ]
+    for session, when, model, provider, user, team, cost in spent:
+        usage = used(10, 4, cost)
+        new = answered("x", model=model, provider=provider, user_id=user, team_id=team, usage=usage)
+        await store.append(session.id, new.replace(created_at=datetime.fromisoformat(f"{when}+00:00")))
+    await store.append(one.id, [said("asks"), answered("no usage")])
+
+    async def costs(by: Any, **wanted: Any) -> dict[str | None, Decimal]:
+        return {total.group: total.cost_usd for total in await store.totals(by, **wanted)}
+
+    high = Decimal("100000.0000000000000000000000011")  # more digits than a Decimal keeps by default
+    last = Decimal("100000.000000000000000000000001")
+    tiny = Decimal("1E-25")
+    assert await costs("session") == {"s1": Decimal("0.3"), "s2": high}
+    assert await costs("user") == {None: Decimal(0), "u1": Decimal("0.3"), "u2": high}
+    assert await costs("team") == {None: last, "t1": Decimal("0.3000000000000000000000001")}
+    assert await costs("model") == {None: 0, "a:x": Decimal("0.1"), "a:y": Decimal("0.2"), "b:z": high}
+    assert await costs("provider") == {None: 0, "a": Decimal("0.3"), "b": high}
+    days = {"2026-05-08": Decimal("0.1"), "2026-05-09": Decimal("0.2000000000000000000000001"), "2026-05-10": last}
+    assert await costs("day") == days
+    assert await costs("model", session="s2", until="2026-05-10") == {"b:z": tiny}
+    assert await costs("day", since="2026-05-09", until="2026-05-10") == {"2026-05-09": days["2026-05-09"]}
+    assert await costs("user", team="t1", model="a:y") == {"u1": Decimal("0.2")}
+    assert await costs("day", user="nobody") == {}
+    assert list(await costs("model")) == [None, "a:x", "a:y", "b:z"]
+    (total,) = await store.totals("session", session="s1")
+    assert (total.messages, total.input_tokens, total.output_tokens) == (2, 20, 8)
+    assert (total.cached_input_tokens, total.cache_creation_input_tokens, total.reasoning_tokens) == (40, 60, 4)
+
+
+async def test_groups_come_in_the_same_order_on_every_engine(store: Store) -> None:
+    session = await store.create_session()
+    names = ["b", "B", "a", "ä", "Z", "_", "🎉", "\uffff", "é", ""]
+    await store.append(session.id, [answered("x", model=name, usage=used()) for name in names])
+    assert [total.group for total in await store.totals("model")] == sorted(names)
