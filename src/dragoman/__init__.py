@@ -40,20 +40,26 @@ from dragoman.rules import check
 
 if TYPE_CHECKING:
     from dragoman.store import open_store
+    from dragoman.turn import Agent
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Whoever opens a store pays for asyncio and SQLite; whoever does not, does not."""
+    """Whoever opens a store pays for asyncio and SQLite, and whoever talks to a model for more; nobody else does."""
     if name == "open_store":
         from dragoman.store import open_store  # noqa: PLC0415
 
         return open_store
+    if name == "Agent":
+        from dragoman.turn import Agent  # noqa: PLC0415
+
+        return Agent
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
+    "Agent",
     "AudioBlock",
     "ContentBlock",
     "DocumentBlock",

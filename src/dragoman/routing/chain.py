@@ -26,7 +26,7 @@ from dragoman.errors import RoutingConstraintError, RoutingFailedError
 from dragoman.message import ContentBlock, RoutingDecisionRecord, RoutingMode
 from dragoman.routing.availability import Availability
 from dragoman.routing.facts import TurnFacts
-from dragoman.routing.override import read_override
+from dragoman.routing.override import Override, read_override
 from dragoman.routing.pattern import PatternAlternative, PatternSample, recommend
 from dragoman.routing.policy import Policy, PolicyHere
 from dragoman.routing.predicates import holds
@@ -162,7 +162,10 @@ def decide(
     A message that names a model which nobody has, or nothing but a model, raises before any slot is asked. Otherwise
     a decision comes back, also if it is a refusal, so that it can be told before ``raise_if_refused`` is called.
     """
-    asked = read_override(facts.content, registry, facts.override)
+    if facts.may_name_model:
+        asked = read_override(facts.content, registry, facts.override)
+    else:
+        asked = Override(read_override((), registry, facts.override).model, facts.content)
     facts = msgspec.structs.replace(facts, content=asked.content, override=asked.model)
     reachable = availability or Availability()
     asked_in_order = _asked_in_order(facts, policy.at(facts.workspace_path), registry, samples)

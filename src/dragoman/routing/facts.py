@@ -42,6 +42,7 @@ class TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     content: tuple[ContentBlock, ...]  # what the user says, with its @model if there is one
     now: datetime  # in the user's own zone: rules speak of the time of day there
+    may_name_model: bool = True  # an @ at the beginning does; not in a task that a model wrote, which chooses a tier
     override: str | None = None  # a model named for this turn beside the message; goes before an @model in it
     sticky: str | None = None  # the model that /model set for the session
     delegate_tier: str | None = None  # for a turn that a delegation began: fast, balanced or deep

@@ -29,7 +29,7 @@ import msgspec
 
 from dragoman.errors import PolicyError
 from dragoman.routing.pattern import PatternSettings
-from dragoman.routing.predicates import Predicate, Problems, read_predicate
+from dragoman.routing.predicates import Predicate, Problems, mentions, read_predicate
 from dragoman.routing.registry import TIERS, Registry
 
 SCHEMA_VERSION: Final = 1
@@ -88,6 +88,10 @@ class PolicyHere(msgspec.Struct, frozen=True, kw_only=True):
     tiers: Tiers
     workspace_default: str | None
     global_default: str | None
+
+    def asks_for(self, key: str) -> bool:
+        """Whether a rule has a predicate of that name: what takes an effort to find out is found out only then."""
+        return any(mentions(rule.when, key) for rule in self.rules)
 
 
 _NOTHING: Final = WorkspacePolicy()

@@ -76,6 +76,16 @@ def holds(predicate: Predicate, facts: TurnFacts) -> bool:
     raise AssertionError(predicate)  # pragma: no cover
 
 
+def mentions(predicate: Predicate, key: str) -> bool:
+    """Whether a fact of that name stands anywhere in the predicate."""
+    match predicate:
+        case Combined(parts=parts):
+            return any(mentions(part, key) for part in parts)
+        case Fact(key=named):
+            return named == key
+    raise AssertionError(predicate)  # pragma: no cover
+
+
 def _is_between(span: TimeSpan, clock: time) -> bool:
     """From the start on, until just before the end; over midnight if the end is before the start."""
     start, end = span

@@ -23,6 +23,7 @@ from typing import Any, Final, Self
 from dragoman import settings as keys
 from dragoman.adapter import Adapter
 from dragoman.bus import Bus
+from dragoman.bus.trace import TraceWriter
 from dragoman.catalog import Model
 from dragoman.client import Client, Retries, Timeouts
 from dragoman.errors import UnknownModelError, UnknownPriceError
@@ -38,6 +39,7 @@ from dragoman.routing import Availability, PatternSample, Policy, Registry, read
 from dragoman.settings import Endpoint, Settings
 from dragoman.store import Session, Store
 from dragoman.tools import Confirm, ConfirmationPolicy, Tool, ToolRegistry, Workbench, Workspace
+from dragoman.tools.dispatching import CONFIRM_TIMEOUT_S
 from dragoman.turn import delegation
 from dragoman.turn.delegation import delegate_tool
 from dragoman.turn.running import RunningTurn
@@ -85,6 +87,7 @@ class Agent:
         prices: PriceTable | None = None,
         confirm: Confirm | None = None,
         confirmation: ConfirmationPolicy | None = None,
+        confirm_timeout_s: float = CONFIRM_TIMEOUT_S,
         capability_policy: CapabilityPolicy = "strict",
         describe: Describe | None = None,
         timeouts: Timeouts | None = None,
@@ -94,6 +97,7 @@ class Agent:
         summarises: bool = False,
         summary_above_tokens: int = SUMMARY_ABOVE_TOKENS,
         streamed: bool = True,
+        trace: bool | None = None,
         clock: Callable[[], datetime] | None = None,
     ) -> None:
         self.store = store
@@ -112,6 +116,7 @@ class Agent:
         self.prices = prices or library_prices(self.settings.catalog.price_names, self.settings.catalog.is_free)
         self.confirm = confirm
         self.confirmation = confirmation
+        self.confirm_timeout_s = confirm_timeout_s
         self.capability_policy: CapabilityPolicy = capability_policy
         self.describe = describe
         self.timeouts = timeouts or Timeouts()
@@ -121,7 +126,9 @@ class Agent:
         self.summary_above_tokens = summary_above_tokens
         self.streamed = streamed
         self.clock = clock or store.clock
-        self.availability = Availability()
+        self._reached = {"availability": Availability()}  # what an agent knows, its workers know
+        self._endpoints: dict[str, Endpoint] = {}
+        self._unpriced: set[str] = set()  # what was warned of already
         self._policy = policy
         self._workspace_path = str(workspace or Path.cwd())
         self._policy_files: dict[str, PolicyFile] = {}  # by workspace
@@ -129,13 +136,17 @@ class Agent:
         self._samples: Sequence[PatternSample] = ()
         self._samples_until = 0.0
         self._benches: dict[str, Workbench] = {}
-        self._running: dict[str, RunningTurn] = {}
+        self._running: list[RunningTurn] = []
         self._owned = [one for one, given in ((self.client, client), (self.local, local)) if given is None]
         self._owns_bus = bus is None
+        is_traced = self._owns_bus if trace is None else trace
+        self._trace = TraceWriter(store) if is_traced else None
 
     async def __aenter__(self) -> Self:
         if self._owns_bus:
             self.bus.start()
+        if self._trace is not None:
+            self._trace.listen(self.bus)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -143,12 +154,14 @@ class Agent:
 
     async def close(self) -> None:
         """Stop what runs, and let go of what was opened here. The store is whoever's it was."""
-        for turn in list(self._running.values()):
+        for turn in list(self._running):
             await turn.cancelled()
         for bench in self._benches.values():
             await bench.aclose()
         for one in self._owned:
             await one.close()
+        if self._trace is not None:
+            await self._trace.close()
         if self._owns_bus:
             await self.bus.close()
 
@@ -174,17 +187,13 @@ class Agent:
         asked = Asked(session_id=session_id, content=_blocks(content), **terms)
         tally = Tally(asked.run_id or self.store.new_id())
         turn = RunningTurn(asked, run(self, asked, tally), tally)
-        self._running[session_id] = turn
-        turn.task.add_done_callback(lambda _: self._forget(turn))
+        self._running.append(turn)
+        turn.task.add_done_callback(lambda _: self._running.remove(turn))
         return turn
 
     def running(self, session_id: str) -> RunningTurn | None:
         """The turn that was begun in a session and is not over."""
-        return self._running.get(session_id)
-
-    def _forget(self, turn: RunningTurn) -> None:
-        if self._running.get(turn.asked.session_id) is turn:
-            del self._running[turn.asked.session_id]
+        return next((turn for turn in self._running if turn.asked.session_id == session_id), None)
 
     def worker(self, tools: Iterable[str], system_prompt: str) -> Agent:
         """An agent for a task that this one gives away: the same in everything but its tools and its prompt."""
@@ -237,11 +246,34 @@ class Agent:
         """How a model is spoken to in a session."""
         return Adapter(self.settings.catalog.provider(model.provider), model, ids)
 
+    @property
+    def availability(self) -> Availability:
+        """Who is reachable, as far as calls have shown."""
+        return self._reached["availability"]
+
+    @availability.setter
+    def availability(self, known: Availability) -> None:
+        self._reached["availability"] = known
+
     async def endpoint(self, provider: str) -> Endpoint:
         """Where a provider is called. The embedded model is started when it is asked for the first time."""
-        if provider == LOCAL and not self.settings.environment.get("DRAGOMAN_LOCAL_BASE_URL"):
+        if self._is_embedded(provider):
             return self.settings.endpoint(provider, base_url=await self.local.base_url())
-        return self.settings.endpoint(provider)
+        return self._endpoint(provider)
+
+    def check_endpoint(self, provider: str) -> None:
+        """``SettingsError`` if nobody has said where a provider is, or its key is gone."""
+        if not self._is_embedded(provider):
+            self._endpoint(provider)
+
+    def _is_embedded(self, provider: str) -> bool:
+        return provider == LOCAL and not self.settings.environment.get("DRAGOMAN_LOCAL_BASE_URL")
+
+    def _endpoint(self, provider: str) -> Endpoint:
+        found = self._endpoints.get(provider)
+        if found is None:  # to ask the keyring takes time, and perhaps a person's
+            found = self._endpoints[provider] = self.settings.endpoint(provider)
+        return found
 
     def bench(self, session_id: str, user_id: str | None) -> Workbench:
         """What the tool calls of a session share."""
@@ -252,8 +284,9 @@ class Agent:
                 workspace=self.workspace,
                 policy=self.confirmation,
                 confirm=self.confirm,
-                user_id=user_id,
+                confirm_timeout_s=self.confirm_timeout_s,
             )
+        found.user_id = user_id  # of the one turn that runs
         return found
 
     def note_call(self, model: Model, fault: Fault | None, *, session_id: str) -> None:
@@ -268,7 +301,9 @@ class Agent:
         try:
             return priced(self.prices, model.id, usage, at, latency_ms)
         except UnknownPriceError:
-            _log.warning("no price is known for %s; its cost is not counted", model.id, extra={"model": model.id})
+            if model.id not in self._unpriced:
+                self._unpriced.add(model.id)
+                _log.warning("no price is known for %s; its cost is not counted", model.id, extra={"model": model.id})
             counts = {name: getattr(usage, name) for name in TokenUsage.__struct_fields__}
             return Usage(**counts, cost_usd=Decimal(0), pricing_version=UNPRICED, latency_ms=latency_ms)
 

@@ -15,7 +15,7 @@ from dragoman.adapter import estimated_tokens
 from dragoman.bus import Payload, Scope, catalogue
 from dragoman.catalog import Model
 from dragoman.codec import content_hash
-from dragoman.errors import RoutingError, StoreError
+from dragoman.errors import RoutingError, SettingsError, StoreError
 from dragoman.exchange import ErrorClass, StopReason
 from dragoman.ids import ToolIds, derived_ulid
 from dragoman.message import (
@@ -28,7 +28,7 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.routing import Decision, TurnFacts, decide, facts_of
+from dragoman.routing import Decision, Policy, TurnFacts, decide, facts_of
 from dragoman.rules import calls_of
 from dragoman.store import Row, Session
 from dragoman.turn.tally import Tally
@@ -162,6 +162,7 @@ async def _close_interrupted(agent: Agent, session: Session, rows: list[Row]) ->
 async def _decided(agent: Agent, asked: Asked, session: Session, history: list[Message], scope: Scope) -> Decision:
     """Which model answers. It is told in any case; a refusal is raised."""
     began = time.perf_counter()
+    policy = agent.policy(session)
     facts = facts_of(
         history,
         asked.content,
@@ -169,30 +170,36 @@ async def _decided(agent: Agent, asked: Asked, session: Session, history: list[M
         tools=agent.tools.definitions,
         output_schema=asked.options.response_format is not None and asked.options.response_format.kind != "text",
         shows_images=agent.capability_policy == "strict",
+        may_name_model=not asked.is_worker,
         override=asked.model,
         sticky=session.active_model,
         delegate_tier=asked.tier,
         workspace_path=session.workspace_path,
         estimated_input_tokens=_estimated(agent, history, asked),
+        cost_today_usd=await _cost_today(agent, policy, session),
+        team_budget_remaining_usd=asked.team_budget_remaining_usd,
     )
     agent.availability, changes = agent.availability.refreshed(agent.clock())
     for change in changes:
         tell(agent.bus, change.event_type, change.payload(), session_id=session.id)
     samples = await agent.samples()
-    decision = decide(facts, agent.policy(session), agent.registry, availability=agent.availability, samples=samples)
+    decision = decide(facts, policy, agent.registry, availability=agent.availability, samples=samples)
+    if decision.refusal is not None and any(one["reason"] == "provider_unavailable" for one in decision.tried):
+        decision = decide(facts, policy, agent.registry, samples=samples)  # rather one that failed lately than nobody
     tell(scope, _started(decision.facts))
     tell(scope, "route.decided", decision.payload((time.perf_counter() - began) * 1000))
     if decision.refusal is not None and decision.refusal.code == "routing_constraint_failure":
         tell(scope, "routing_constraint_failure", decision.refusal.payload())
     try:
         decision.raise_if_refused()
-    except RoutingError as error:
+        agent.check_endpoint(agent.registry.catalog.model(decision.chosen_model).provider)
+    except (RoutingError, SettingsError) as error:
         tell(scope, _refused(error))
         raise
     return decision
 
 
-def _refused(error: RoutingError) -> catalogue.TurnFailed:
+def _refused(error: RoutingError | SettingsError) -> catalogue.TurnFailed:
     """How a turn ends that nobody answers."""
     return catalogue.TurnFailed(
         error_code=error.code,
@@ -203,6 +210,14 @@ def _refused(error: RoutingError) -> catalogue.TurnFailed:
         total_cost_usd=Decimal(0),
         wall_time_seconds=0.0,
     )
+
+
+async def _cost_today(agent: Agent, policy: Policy, session: Session) -> Decimal | None:
+    """What was spent since midnight in UTC, if a rule wants to know."""
+    if not policy.at(session.workspace_path).asks_for("cost_today_exceeds_usd"):
+        return None
+    today = agent.clock().astimezone(UTC).date().isoformat()
+    return sum((day.cost_usd for day in await agent.store.totals("day", since=today)), Decimal(0))
 
 
 def _estimated(agent: Agent, history: list[Message], asked: Asked) -> int:

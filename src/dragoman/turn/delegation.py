@@ -20,7 +20,7 @@ import msgspec
 
 from dragoman.bus import catalogue
 from dragoman.entries import builders
-from dragoman.errors import JsonError, RoutingFailedError, ToolFailedError
+from dragoman.errors import DragomanError, JsonError, RoutingFailedError, ToolFailedError
 from dragoman.exchange import Options, ResponseFormat, SideEffects, StopReason, ToolDefinition
 from dragoman.jsontext import read_json
 from dragoman.message import TextBlock
@@ -208,6 +208,8 @@ class _Delegation:
                     ended = event
         except RoutingFailedError as error:
             raise _Failed("no_model_available_for_tier", str(error)) from None
+        except DragomanError as error:
+            raise _Failed("worker_error", str(error)) from None
         assert ended is not None  # a turn that raises nothing ends so
         return ended, text
 

@@ -29,6 +29,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     team_id: str | None = None
     run_id: str | None = None  # what the caller calls this turn; one is made if there is none
     message_id: str | None = None  # what the caller calls the message
+    team_budget_remaining_usd: Decimal | None = None  # what the team may still spend, if the caller knows
     extra: dict[str, object] | None = None  # what the caller wants to keep with the message
     tier: str | None = None  # of a turn that another agent delegated: fast, balanced or deep
     is_worker: bool = False  # it was delegated
