@@ -95,7 +95,7 @@ class PostgresStore(Store):
             await pool.close()
             raise
         self._pool = pool
-        self.searching.soon()
+        self.searching.start()
 
     async def close(self) -> None:
         await self.searching.stop()

@@ -99,6 +99,7 @@ class Searching:
         self._store = store
         self._task: asyncio.Task[None] | None = None
         self._stored_at = 0.0
+        self._is_stopped = True
 
     async def search(self, query: str, filters: Filters, limit: int, offset: int) -> list[Hit]:
         """Messages in which everything is that a query asks for, the best first."""
@@ -130,8 +131,15 @@ class Searching:
 
     # --- filling -----------------------------------------------------------------------------------------------------
 
+    def start(self) -> None:
+        """Fill what whoever came before has left, and from now on whatever is stored."""
+        self._is_stopped = False
+        self.soon()
+
     def soon(self) -> None:
-        """Fill the index before long."""
+        """Fill the index before long, unless the store is being closed."""
+        if self._is_stopped:
+            return
         loop = asyncio.get_running_loop()
         self._stored_at = loop.time()
         if self._task is None or self._task.done():
@@ -139,6 +147,7 @@ class Searching:
 
     async def stop(self) -> None:
         """Leave the rest to whoever comes next."""
+        self._is_stopped = True
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

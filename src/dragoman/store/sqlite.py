@@ -48,6 +48,7 @@ _BUSY_MS: Final = 60_000
 _MOST_AT_ONCE: Final = 512
 _READERS: Final = 2
 _LOG_PAGES: Final = 1_000  # in the log beside the database, before they are copied into it
+_LOG_BYTES: Final = 8 * 1024 * 1024  # that the log keeps of the disk when it begins anew, after it had to grow
 _QUICK_S: Final = 0.001  # a commit that blocks nobody for longer than a message takes to be translated
 _SYNC_LATER: Final = "PRAGMA synchronous=NORMAL"  # with the next commit that is synced
 _UNKNOWN_S: Final = 0.05  # what is assumed of a disk at first
@@ -92,10 +93,9 @@ class SqliteStore(Store):
         self._start(self._writer)
         if self.path is None:
             self._reading = self._writing
-            return
-        for _ in range(_READERS):
+        for _ in range(_READERS if self.path is not None else 0):
             self._start(_Reader(await asyncio.to_thread(self._connection), self._reading))
-        self.searching.soon()
+        self.searching.start()
 
     def _start(self, worker: _Writer | _Reader) -> None:
         thread = threading.Thread(target=worker.work, name=f"dragoman-{type(worker).__name__.lower()}", daemon=True)
@@ -191,6 +191,7 @@ class SqliteStore(Store):
             connection.set_busy_timeout(_BUSY_MS)  # before anything is read: somebody may be recovering the file
             self._check_ours(connection)
             self._set(connection, _SETTINGS if self.path is not None else {"foreign_keys": 1})
+            connection.pragma("journal_size_limit", _LOG_BYTES)
         except BaseException as error:
             is_full = isinstance(error, apsw.Error) and _is_full(error, connection)
             connection.close()
