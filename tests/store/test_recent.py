@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import fcntl
-import os
-from pathlib import Path
-
-import apsw
-
 from dragoman import TextBlock
 from dragoman.message import MessageStatus, ToolUseBlock
-from dragoman.store import Store, open_store
+from dragoman.store import Store
 from dragoman.store.recent import Recent
 from tests.store.conftest import Place
 from tests.store.talk import answered, called, said
@@ -71,27 +64,3 @@ def test_the_oldest_makes_way_and_what_is_too_large_is_not_kept() -> None:
     recent.clear()
     assert recent.get(b"\x0b") is None
     assert not recent.has_some_of("")
-
-
-async def test_a_write_waits_for_other_programs_without_stopping_the_event_loop(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    async with open_store(f"sqlite:///{path}") as store:
-        session = await store.create_session()
-        for number in range(40):  # until the disk is known to be quick, if it is
-            await store.append(session.id, said(f"{number}"))
-        lock = os.open(f"{path}-lock", os.O_RDWR)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        waiting = asyncio.create_task(store.append(session.id, said("behind our lock")))
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
-        fcntl.flock(lock, fcntl.LOCK_UN)
-        os.close(lock)
-        assert (await waiting)[0].seq == 41
-        stranger = apsw.Connection(str(path))
-        stranger.execute("BEGIN IMMEDIATE")
-        waiting = asyncio.create_task(store.append(session.id, said("behind a stranger")))
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
-        stranger.execute("ROLLBACK")
-        stranger.close()
-        assert (await waiting)[0].seq == 42

@@ -1,0 +1,235 @@
+"""How SQLite is written to: where a commit is done, what becomes of the log beside the file, and how it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from dragoman.errors import StoreUnusableError
+from dragoman.store import Store, open_store, sqlite
+from dragoman.store.operation import Operation, Passing
+from tests.store.talk import said, texts
+
+_SOON_S = 0.5
+_WORDS = "of a message that takes some room " * 100
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def short_log(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A log that is copied into the database early, beside a disk that is taken for quick; how long it may be."""
+    monkeypatch.setattr(sqlite, "_LOG_PAGES", 50)
+    monkeypatch.setattr(sqlite, "_LOG_BYTES", 50 * 2048)
+    monkeypatch.setattr(sqlite, "_QUICK_S", 60.0)
+    return 50 * 2048
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit is quick unless it takes so long that it is no accident."""
+    monkeypatch.setattr(sqlite, "_QUICK_S", _SOON_S)
+    monkeypatch.setattr(sqlite, "_UNKNOWN_S", 2 * _SOON_S)
+
+
+def log_size(path: Path) -> int:
+    return path.with_name(f"{path.name}-wal").stat().st_size
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another program is writing."""
+    lock = os.open(f"{path}-lock", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+async def thread_of(store: Store, kind: type[Operation[Any]] = Operation, takes_s: float = 0.0) -> threading.Thread:
+    """The thread in which something is written."""
+
+    def steps() -> Any:
+        yield "SELECT 1", ()
+        time.sleep(takes_s)
+        return threading.current_thread()
+
+    thread: threading.Thread = await store._write(kind(steps))
+    return thread
+
+
+async def until_here(store: Store) -> int:
+    """How many things were written in another thread before one was written in this one."""
+    for number in range(1_000):
+        if await thread_of(store) is threading.current_thread():
+            return number
+    raise AssertionError("never")
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_disk_that_is_not_known_yet_is_written_to_in_the_writers_thread(path: Path) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        assert await thread_of(store) is not threading.current_thread()
+        await until_here(store)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_what_is_asked_for_together_is_written_in_the_writers_thread(path: Path) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        await until_here(store)
+        threads = await asyncio.gather(*(thread_of(store) for _ in range(3)))
+        assert threading.current_thread() not in threads
+        assert len(set(threads)) == 1
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_slow_commit_sends_those_after_it_to_the_writers_thread(path: Path) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        await until_here(store)
+        assert await thread_of(store, takes_s=2 * _SOON_S) is threading.current_thread()  # nobody could know
+        assert await until_here(store) >= 3  # it is forgotten after a while, and not at once
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_lease_says_nothing_about_the_disk(path: Path) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        await until_here(store)
+        await thread_of(store, takes_s=2 * _SOON_S)
+        for _ in range(20):
+            await thread_of(store, Passing)
+        assert await thread_of(store) is not threading.current_thread()
+
+
+async def test_only_leases_are_committed_without_a_sync(path: Path, short_log: int) -> None:
+    def level() -> Any:
+        return (yield "PRAGMA synchronous", ())[0][0]
+
+    async with open_store(f"sqlite:///{path}") as store:
+        kinds = (Operation, Passing, Passing, Operation, Passing, Operation)
+        assert [await store._write(kind(level)) for kind in kinds] == [2, 1, 1, 2, 1, 2]
+        together = await asyncio.gather(store._write(Passing(level)), store._write(Operation(level)))
+        assert together == [2, 2]
+
+
+async def test_the_log_stays_short_while_everything_is_written_where_it_is_asked_for(
+    path: Path, short_log: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = counted_here(monkeypatch)
+    async with open_store(f"sqlite:///{path}") as store:
+        session = await store.create_session()
+        longest = 0
+        for number in range(400):
+            await store.append(session.id, said(f"{number} {_WORDS}"))
+            longest = max(longest, log_size(path))
+        assert len(here) > 200
+        assert path.stat().st_size > 10 * short_log  # so much went through the log
+        assert longest < 5 * short_log
+        assert len(await store.read(session.id, limit=1_000)) == 400
+
+
+def counted_here(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Grows with whatever is written in the thread that asks for it."""
+    done: list[object] = []
+    committed_here: Callable[..., Any] = sqlite._Writer.committed_here
+
+    def counted(self: Any, jobs: Any) -> Any:
+        outcomes = committed_here(self, jobs)
+        if outcomes is not None:
+            done.extend(outcomes)
+        return outcomes
+
+    monkeypatch.setattr(sqlite._Writer, "committed_here", counted)
+    return done
+
+
+async def test_a_log_that_somebody_keeps_reading_grows_and_is_short_again_afterwards(
+    path: Path, short_log: int
+) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        session = await store.create_session()
+        await store.append(session.id, said("before"))
+        reader = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            reader.execute("BEGIN")
+            assert reader.execute("SELECT count(*) FROM messages").fetchall() == [(1,)]
+            for number in range(200):
+                await store.append(session.id, said(f"{number} {_WORDS}"))
+            assert log_size(path) > 5 * short_log
+            assert reader.execute("SELECT count(*) FROM messages").fetchall() == [(1,)]  # its view stays
+        finally:
+            reader.close()
+        for number in range(100):
+            await store.append(session.id, said(f"{number} {_WORDS}"))
+        assert log_size(path) < 5 * short_log
+        assert len(await store.read(session.id, limit=1_000)) == 301
+
+
+async def test_what_waits_when_a_store_is_closed_is_written_first(path: Path) -> None:
+    for number in (1, 30):
+        store = open_store(f"sqlite:///{path}")
+        await store.open()
+        session = await store.create_session()
+        writing = [asyncio.create_task(store.append(session.id, said(str(one)))) for one in range(number)]
+        reading = asyncio.create_task(store.get_session(session.id))
+        await asyncio.sleep(0)
+        await store.close()
+        rows = [row for done in await asyncio.gather(*writing) for row in done]
+        assert (await reading).id == session.id
+        with pytest.raises(StoreUnusableError, match="not open"):
+            await store.append(session.id, said("too late"))
+        assert asyncio.all_tasks() == {asyncio.current_task()}  # nothing goes on behind it
+        async with open_store(f"sqlite:///{path}") as again:
+            assert await again.read(session.id) == rows
+            assert texts(rows) == [str(one) for one in range(number)]
+
+
+@pytest.mark.usefixtures("short_log")
+async def test_a_store_is_closed_when_what_waits_for_another_program_is_written(path: Path) -> None:
+    store = open_store(f"sqlite:///{path}")
+    await store.open()
+    session = await store.create_session()
+    with locked(path):
+        writing = asyncio.create_task(store.append(session.id, said("waits")))
+        await asyncio.sleep(0.05)
+        closing = asyncio.create_task(store.close())
+        await asyncio.sleep(0.05)
+        assert not writing.done()
+        assert not closing.done()
+    await closing
+    (row,) = await writing
+    async with open_store(f"sqlite:///{path}") as again:
+        assert await again.read(session.id) == [row]
+
+
+async def test_a_write_waits_for_other_programs_without_stopping_the_event_loop(path: Path) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        session = await store.create_session()
+        for number in range(40):  # until the disk is known to be quick, if it is
+            await store.append(session.id, said(f"{number}"))
+        with locked(path):
+            waiting = asyncio.create_task(store.append(session.id, said("behind our lock")))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+        assert (await waiting)[0].seq == 41
+        stranger = apsw.Connection(str(path))
+        stranger.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.create_task(store.append(session.id, said("behind a stranger")))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        stranger.execute("ROLLBACK")
+        stranger.close()
+        assert (await waiting)[0].seq == 42
