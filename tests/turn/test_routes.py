@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from dragoman.errors import PolicyError
-from dragoman.message import Message, TextBlock
+from dragoman.errors import PolicyError, RoutingConstraintError
+from dragoman.message import Message, MessageMetadata, Role, TextBlock, Usage
+from dragoman.turn import Agent, TurnBegan
+from tests.test_cli import COMMAND
 from tests.turn.ground import Ground, ground
+from tests.turn.test_turn import PICTURE
 
 TWO = ("openai_chat", "anthropic")
 
@@ -57,3 +63,117 @@ async def test_the_policy_of_a_session_s_workspace_holds_wherever_the_agent_work
         assert answer.content == (TextBlock("Yes."),)
         homeless = await it.store.create_session()
         assert (await answered_by(it, homeless.id, "hello", workspace=tmp_path / "here")).metadata.model != other
+
+
+# --- who failed lately -----------------------------------------------------------------------------------------------
+
+
+async def failing(it: Ground, agent: Agent, name: str) -> None:
+    """Have a provider refuse the key once: it is passed over from then on."""
+    it.fakes[name].fail(401, "who are you?")
+    ended = await agent.ask((await it.store.create_session()).id, "hello", model=name)
+    assert ended.fault is not None
+
+
+async def test_who_failed_lately_is_passed_over_where_another_may_answer(tmp_path: Path) -> None:
+    async with ground(tmp_path, *TWO) as it:
+        rules = [{"name": "mine", "when": {"message_matches": "hello"}, "use": "anthropic"}]
+        session = await it.store.create_session(routing_policy={"schema_version": 1, "rules": rules})
+        agent = await it.agent()
+        await failing(it, agent, "anthropic")
+        assert (await agent.ask(session.id, "hello")).model == "fake-openai_chat:model"
+
+
+async def test_who_failed_lately_is_tried_again_rather_than_nobody(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent()
+        await failing(it, agent, "anthropic")
+        assert not agent.availability.is_available("fake-anthropic", "fake-anthropic:model", agent.clock())
+        ended = await agent.ask(it.session, "hello")
+        assert (ended.model, ended.fault) == ("fake-anthropic:model", None)
+        assert agent.availability.is_available("fake-anthropic", "fake-anthropic:model", agent.clock())
+
+
+@pytest.mark.parametrize("how", ["@model", "/model"])
+async def test_what_a_person_chose_is_tried_also_if_it_failed_lately(how: str, tmp_path: Path) -> None:
+    async with ground(tmp_path, *TWO) as it:
+        agent = await it.agent()
+        await failing(it, agent, "anthropic")
+        if how == "/model":
+            await it.store.change_session(it.session, active_model="anthropic")
+        ended = await agent.ask(it.session, "hello" if how == "/model" else "@anthropic hello")
+        assert (ended.model, ended.fault) == ("fake-anthropic:model", None)
+
+
+async def test_a_choice_that_failed_lately_is_still_refused_for_what_it_cannot_do(tmp_path: Path) -> None:
+    async with ground(tmp_path, *TWO) as it:
+        agent = await it.agent()
+        await failing(it, agent, "anthropic")
+        with pytest.raises(RoutingConstraintError) as caught:
+            await agent.ask(it.session, [TextBlock("What is this?"), PICTURE], model="blind-anthropic")
+        assert caught.value.validation_failure == "no_vision_support"
+
+
+# --- money -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_rule_may_ask_what_was_spent_today(tmp_path: Path) -> None:
+    async with ground(tmp_path, *TWO) as it:
+        rules = [{"name": "thrifty", "when": {"cost_today_exceeds_usd": 1}, "use": "anthropic"}]
+        policy = {"schema_version": 1, "rules": rules}
+
+        async def asked() -> str:
+            session = await it.store.create_session(routing_policy=policy)
+            return (await (await it.agent()).ask(session.id, "hello")).model
+
+        assert await asked() == "fake-openai_chat:model"
+        now = it.store.clock()
+        for when in (now - timedelta(days=2), now):  # what was spent before today does not count
+            paid = Usage(input_tokens=1, output_tokens=1, cost_usd=Decimal("0.75"), pricing_version="x", latency_ms=1)
+            told = MessageMetadata(model="a:b", provider="a", usage=paid)
+            await it.store.append(it.session, Message("", "", Role.ASSISTANT, (TextBlock("x"),), told, when))
+        assert await asked() == "fake-openai_chat:model"
+        await it.store.append(it.session, Message("", "", Role.ASSISTANT, (TextBlock("x"),), told, now))
+        assert await asked() == "fake-anthropic:model"
+
+
+async def test_a_rule_may_ask_what_the_team_has_left_if_the_caller_says_so(tmp_path: Path) -> None:
+    async with ground(tmp_path, *TWO) as it:
+        rules = [{"name": "thrifty", "when": {"team_budget_remaining_lt": 5}, "use": "anthropic"}]
+        session = await it.store.create_session(routing_policy={"schema_version": 1, "rules": rules})
+        agent = await it.agent()
+        assert (await agent.ask(session.id, "hello")).model == "fake-openai_chat:model"
+        ended = await agent.ask(session.id, "hello", team_budget_remaining_usd=Decimal("4.99"))
+        assert ended.model == "fake-anthropic:model"
+
+
+# --- what worked before ----------------------------------------------------------------------------------------------
+
+
+async def test_turns_that_were_judged_decide_who_takes_the_next_one_like_them(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    async with ground(tmp_path, *TWO, url=url) as it:
+        for number in range(6):
+            for name, score in (("anthropic", "0.95"), ("openai_chat", "0.2")):
+                session = await it.store.create_session()
+                agent = await it.agent()
+                await agent.ask(session.id, f"@{name} translate letter {number} into French")
+                await evaluated(url, session.id, score)
+        agent = await it.agent()
+        told = [event async for event in agent.turn(it.session, "translate this letter into French")]
+        assert isinstance(told[0], TurnBegan)
+        decision = told[0].decision
+        assert (decision.chosen_model, decision.record.mode.value) == ("fake-anthropic:model", "pattern")
+        assert decision.chain[decision.winner_index].policy == "pattern"
+        (row,) = await it.store.tail(it.session, 1)
+        assert row.message.metadata.routing == decision.record
+        await agent.bus.drained()
+        (decided,) = await it.store.events(it.session, types=["route.decided"])
+        assert decided.payload["chain"][3]["pattern_alternatives"]
+
+
+async def evaluated(url: str, session_id: str, score: str) -> None:
+    """Judge the last turn of a session, as a person would."""
+    arguments = ("evaluate", session_id, "--score", score, "--store", url)
+    process = await asyncio.create_subprocess_exec(COMMAND, *arguments, stdout=asyncio.subprocess.DEVNULL)
+    assert await process.wait() == 0

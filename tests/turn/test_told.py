@@ -1,0 +1,136 @@
+"""What is told of real turns: the trace in the store, the spans of OpenTelemetry, and both after a question at the
+command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from dragoman.bus import Bus
+from dragoman.bus.otel import Spans
+from dragoman.exchange import SideEffects
+from dragoman.tools import tool
+from tests.strict import call, say, think
+from tests.test_cli import COMMAND
+from tests.turn.ground import Ground, ground
+
+SECRET = "sk-ant-api03-" + "a1B2" * 20
+
+
+@tool(side_effects=SideEffects.NONE)
+def add(a: int, b: int) -> str:
+    """The sum of two numbers."""
+    return str(a + b)
+
+
+def script(it: Ground) -> None:
+    it.fakes["anthropic"].answer_with(think("Hm."), say("Let me add."), call("add", {"a": 1, "b": 2}))
+    it.fakes["anthropic"].say("It is three.")
+
+
+async def test_the_trace_of_a_turn_is_in_the_store_when_the_agent_is_closed(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=[add])
+        script(it)
+        ended = await agent.ask(it.session, f"What is 1 + 2? {SECRET}")
+        await agent.close()
+        events = await it.store.events(it.session)
+        by_id = {event.id: event for event in events}
+        tree = [(event.type, by_id[event.parent_event_id].type if event.parent_event_id else None) for event in events]
+        assert tree == [
+            ("turn.started", None),
+            ("route.decided", "turn.started"),
+            ("llm.call_started", "turn.started"),
+            ("llm.call_completed", "llm.call_started"),
+            ("tool.called", "llm.call_completed"),
+            ("tool.completed", "tool.called"),
+            ("llm.call_started", "tool.completed"),
+            ("llm.call_completed", "llm.call_started"),
+            ("turn.completed", "turn.started"),
+        ]
+        assert {event.turn_id for event in events} == {ended.turn_id}
+        over: Any = events[-1].payload
+        assert (over["llm_call_count"], over["tool_call_count"]) == (2, 1)
+        assert (over["total_input_tokens"], over["total_output_tokens"]) == (ended.input_tokens, ended.output_tokens)
+        called: Any = events[3].payload
+        assert (called["produced_tool_calls"], called["produced_thinking_blocks"]) == (1, 1)
+        everything = str([event.payload for event in events])
+        assert SECRET not in everything
+        assert "It is three" not in everything
+
+
+async def test_a_trace_is_kept_by_an_agent_with_a_bus_of_its_own_or_by_whoever_wants_it(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        for given, is_kept in (({}, True), ({"trace": False}, False), ({"trace": True}, True)):
+            session = await it.store.create_session()
+            agent = await it.agent(**given)
+            await agent.ask(session.id, "Hello?")
+            await agent.close()
+            assert bool(await it.store.events(session.id)) is is_kept
+        for trace in (None, True):
+            session = await it.store.create_session()
+            async with Bus() as bus:
+                agent = await it.agent(bus=bus, trace=trace)
+                await agent.ask(session.id, "Hello?")
+                await agent.close()
+                assert bool(await it.store.events(session.id)) is (trace is True)
+
+
+async def test_a_turn_becomes_spans_within_each_other(tmp_path: Path) -> None:
+    kept = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=[add])
+        spans = Spans(provider, agent="scout")
+        spans.listen(agent.bus)
+        script(it)
+        ended = await agent.ask(it.session, "What is 1 + 2?")
+        it.fakes["anthropic"].fail(429, "slow down")
+        await agent.ask(it.session, "And 2 + 3?")
+        await agent.close()
+        await spans.close()
+    found = kept.get_finished_spans()
+    turns = sorted((span for span in found if span.parent is None), key=lambda span: span.start_time or 0)
+    assert [span.name for span in turns] == ["invoke_agent scout"] * 2
+    first, second = ([inner for inner in found if _is_in(inner, span)] for span in turns)
+    names = sorted(span.name for span in first)
+    assert names == ["chat model", "chat model", "execute_tool add"]
+    tokens = sum((span.attributes or {})["gen_ai.usage.output_tokens"] for span in first if span.name == "chat model")
+    assert tokens == ended.output_tokens
+    (failed,) = second
+    assert (failed.attributes or {})["error.type"] == "rate_limit"
+    assert "1 + 2" not in str([span.attributes for span in found])
+
+
+def _is_in(inner: ReadableSpan, outer: ReadableSpan) -> bool:
+    return inner.parent is not None and outer.context is not None and inner.parent.span_id == outer.context.span_id
+
+
+async def test_after_a_question_at_the_command_line_its_trace_can_be_read(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    async with ground(tmp_path, "anthropic") as it:
+        it.fakes["anthropic"].say("It is three.")
+        environment = {"DRAGOMAN_CONFIG": str(it.settings.file), "FAKE_KEY": "x", "HOME": str(tmp_path)}
+        answer = await run(environment, "ask", "What is 1 + 2?", "--store", store)
+        assert answer == "It is three.\n"
+        told = json.loads(await run(environment, "trace", "last", "--json", "--store", store))
+        types = [event["type"] for event in told["events"]]
+        assert types == ["turn.started", "route.decided", "llm.call_started", "llm.call_completed", "turn.completed"]
+
+
+async def run(environment: dict[str, str], *arguments: str) -> str:
+    """What a command prints; the fake it talks to lives in this process."""
+    piped = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        COMMAND, *arguments, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=piped, stderr=piped
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    return out.decode()
