@@ -10,6 +10,8 @@
     │   ├── EventError                an event is not as the catalogue has it
     │   ├── EnvelopeError             not an agent message envelope, or not a conversation of them
     │   ├── PolicyError               a routing policy has errors, and none of it is taken
+    │   ├── AttachmentError           a file cannot be taken as an attachment, or a path cannot be one's
+    │   ├── AttachmentUrlError        a URL of an attachment is not ours, was changed, or is over
     │   └── CriticalLossError         a critical message would lose a part on the way to a provider
     ├── UnknownNameError              a name that no row of data answers to
     │   ├── UnknownModelError         no such model in the catalog
@@ -17,6 +19,7 @@
     │   ├── UnknownEventError         no such event type in the catalogue
     │   ├── UnknownSessionError       no such session in the store
     │   ├── UnknownToolError          no such tool in the registry
+    │   ├── UnknownAttachmentError    no such attachment, or somebody else's
     │   └── UnknownMessageError       no such message in that session
     ├── RoutingError                  no model may answer the turn, so it does not begin
     │   ├── RoutingConstraintError    the model that was chosen may not answer this turn
@@ -150,6 +153,18 @@ class PolicyError(InputError):
         self.problems = problems
 
 
+class AttachmentError(InputError):
+    """Codes: type_not_allowed, type_mismatch, attachment_too_large, empty_attachment, image_too_large, invalid_path."""
+
+    code = "type_not_allowed"
+
+
+class AttachmentUrlError(InputError):
+    """Codes: bad_signature, url_expired, foreign_attachment_url. Its text never holds the URL, which has a token."""
+
+    code = "bad_signature"
+
+
 class CriticalLossError(InputError):
     """``loss`` names what would be lost."""
 
@@ -190,6 +205,12 @@ class UnknownMessageError(UnknownNameError):
 
 class UnknownToolError(UnknownNameError):
     code = "unknown_tool"
+
+
+class UnknownAttachmentError(UnknownNameError):
+    """The same for what is missing and for what is somebody else's."""
+
+    code = "attachment_not_found"
 
 
 class RoutingError(DragomanError):

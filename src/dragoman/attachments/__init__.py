@@ -1,0 +1,48 @@
+"""Files that users send with their messages: kept, looked at, named by signed URLs, and given to models.
+
+    async with open_attachments("file:///folder", base_url="http://127.0.0.1:8000") as attachments:
+        stored = await attachments.put(owner, thread, run, data, declared_type="image/png")
+        url = await attachments.signed_url(stored.bucket, stored.path, owner)
+        stored, data = await attachments.received(url, owner, "image/png")     a URL that came with a message
+        attachment_block(stored, data), message_metadata(stored)               what the message says of it
+        opened = await attachments.open(stored.bucket, stored.path, None)      for whoever has shown a signed URL
+        serving_headers(opened)
+
+Bytes come in from a door and go out to a browser or into a message; they are kept in a folder, in a bucket of S3 or in
+Supabase storage. ``STATUSES`` has the HTTP status for the code of each error. The one rule: parsing a URL proves
+nothing. A path is used only if it is the caller's, and a URL only if its token is ours.
+"""
+
+from __future__ import annotations
+
+from dragoman.attachments.keys import SigningKeys
+from dragoman.attachments.kinds import kind_of
+from dragoman.attachments.paths import cleaned_name
+from dragoman.attachments.room import KEYS_VARIABLE, Attachments, open_attachments
+from dragoman.attachments.saying import attachment_block, message_metadata
+from dragoman.attachments.serving import serving_headers
+from dragoman.attachments.urls import ROUTE, SignedUrl, parse_signed_url
+from dragoman.attachments.values import MAX_BYTES, MAX_TTL_S, STATUSES, Opened, Owner, Place, Storage, Stored
+
+__all__ = [
+    "KEYS_VARIABLE",
+    "MAX_BYTES",
+    "MAX_TTL_S",
+    "ROUTE",
+    "STATUSES",
+    "Attachments",
+    "Opened",
+    "Owner",
+    "Place",
+    "SignedUrl",
+    "SigningKeys",
+    "Storage",
+    "Stored",
+    "attachment_block",
+    "cleaned_name",
+    "kind_of",
+    "message_metadata",
+    "open_attachments",
+    "parse_signed_url",
+    "serving_headers",
+]

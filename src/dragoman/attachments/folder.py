@@ -1,0 +1,145 @@
+"""Attachments in a folder of this machine: ``{folder}/{bucket}/{path}``.
+
+A file appears whole or not at all, and is on the disk when ``write`` returns. Only we can read it. The one rule: no
+link inside the folder is followed, so that whatever lies there, a path leads to a file of ours or to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import secrets
+import stat
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from dragoman.attachments.paths import checked_bucket, missing
+from dragoman.attachments.values import Chunks
+from dragoman.errors import StorageError
+
+_CHUNK: Final = 256 * 1024
+_SAFELY: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG)
+
+
+class FolderStorage:
+    """In a folder, which is made when it is first written to."""
+
+    def __init__(self, folder: Path, bucket: str) -> None:
+        self.bucket = checked_bucket(bucket)
+        self._root = Path(os.path.abspath(folder)) / bucket
+
+    async def write(self, path: str, data: bytes, headers: Mapping[str, str]) -> None:  # noqa: ARG002  we serve it
+        await asyncio.to_thread(self._write, path, data)
+
+    async def size(self, path: str) -> int:
+        return await asyncio.to_thread(self._size, path)
+
+    async def stream(self, path: str) -> tuple[int, Chunks]:
+        file, size = await asyncio.to_thread(self._open, path)
+        return size, Chunks(_chunks(file), file.close)
+
+    async def delete(self, path: str) -> None:
+        try:
+            await asyncio.to_thread(self._unlink, path)
+        except OSError as error:
+            raise _failed(error) from error
+
+    async def direct_url(self, path: str, ttl_s: int) -> str | None:  # noqa: ARG002
+        return None
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+    def _place(self, path: str) -> Path | None:
+        """Where a path leads, unless a link is on the way."""
+        place = self._root / path
+        parent = place.parent
+        return (
+            place if parent.resolve() == self._root.parent.resolve() / parent.relative_to(self._root.parent) else None
+        )
+
+    def _write(self, path: str, data: bytes) -> None:
+        try:
+            place = self._place(path)
+            if place is None:
+                raise StorageError("a link lies where a folder of attachments should be", where=str(self._root))
+            new = _made_folders(place.parent)
+            self._put(place, data)
+            for folder in (place.parent, *new):
+                _sync(folder)
+        except OSError as error:
+            raise _failed(error) from error
+
+    def _put(self, place: Path, data: bytes) -> None:
+        made = place.with_name(f".{secrets.token_hex(8)}")
+        try:
+            descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(descriptor)
+            made.replace(place)
+        finally:
+            made.unlink(missing_ok=True)
+
+    def _size(self, path: str) -> int:
+        file, size = self._open(path)
+        file.close()
+        return size
+
+    def _open(self, path: str) -> tuple[BinaryIO, int]:
+        place = self._place(path)
+        if place is None:
+            raise missing()
+        try:
+            descriptor = os.open(place, os.O_RDONLY | _SAFELY)
+        except OSError as error:
+            if error.errno in _GONE:
+                raise missing() from None
+            raise _failed(error) from error
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise missing()
+        return os.fdopen(descriptor, "rb"), status.st_size
+
+    def _unlink(self, path: str) -> None:
+        place = self._place(path)
+        if place is not None and place.is_file() and not place.is_symlink():
+            place.unlink(missing_ok=True)
+
+
+async def _chunks(file: BinaryIO) -> AsyncGenerator[bytes]:
+    with file:
+        while chunk := await asyncio.to_thread(file.read, _CHUNK):
+            yield chunk
+
+
+def _made_folders(folder: Path) -> list[Path]:
+    """Make a folder and those above it; the folders that hold a new one, to be synced."""
+    new: list[Path] = []
+    while not folder.exists():
+        new.append(folder)
+        folder = folder.parent
+    for one in reversed(new):
+        one.mkdir(mode=0o700, exist_ok=True)
+    return [one.parent for one in new]
+
+
+def _sync(folder: Path) -> None:
+    if os.name != "posix":
+        return  # a folder cannot be opened there
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _failed(error: OSError) -> StorageError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError("the disk is full; nothing was stored", remedy="Make room, and try again", code="disk_full")
+    return StorageError(f"an attachment could not be read or written ({error.strerror})")

@@ -1,0 +1,156 @@
+"""The keys that our signed URLs are signed with: in a file that is made when it is first needed, or given as a text.
+
+    SigningKeys.in_file(path)        kept beside the store; every process on this machine reads the same
+    SigningKeys.from_text(text)      "kid:secret,kid:secret" for several machines; the first one signs
+    keys.rotate(now)                 a new key signs from now on, and the old one is known until its last URL is over
+
+A file is looked at again whenever it has changed, so a rotation by one process is seen by all. The one rule: a secret
+is in this file and in memory, and nowhere else; a file that others can read is not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shlex
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from dragoman.attachments.values import MAX_TTL_S
+from dragoman.errors import SettingsError
+
+_SECRET_BYTES: Final = 32
+_GIVEN: Final = re.compile(r"(?P<kid>[A-Za-z0-9_-]{1,32}):(?P<secret>[!-+\--~]{32,})")
+
+
+class SigningKey(msgspec.Struct, frozen=True):
+    """One key. It does not show its secret."""
+
+    kid: str
+    secret: str
+    retired_at: float | None = None  # when another one took its place
+
+    def __repr__(self) -> str:
+        return f"SigningKey({self.kid!r})"
+
+    def may_have_signed(self, expires: int) -> bool:
+        """Whether a URL that is over then can have been signed before this key was retired."""
+        return self.retired_at is None or expires <= self.retired_at + MAX_TTL_S
+
+
+class SigningKeys:
+    """All keys that are known, by their names; the first one signs."""
+
+    def __init__(self, keys: tuple[SigningKey, ...], file: Path | None = None) -> None:
+        self._keys = keys
+        self._file = file
+        self._seen: tuple[int, ...] = ()
+
+    @classmethod
+    def in_file(cls, file: Path) -> SigningKeys:
+        """The keys of a file, which is made when the first one is needed."""
+        return cls((), file)
+
+    @classmethod
+    def from_text(cls, text: str, where: str = "the signing keys") -> SigningKeys:
+        """Keys that somebody else keeps: ``kid:secret``, with commas between them."""
+        found = [_GIVEN.fullmatch(part.strip()) for part in text.split(",")]
+        keys = tuple(SigningKey(one["kid"], one["secret"]) for one in found if one is not None)
+        if len(keys) != len(found) or len({key.kid for key in keys}) != len(keys):
+            raise SettingsError(
+                "it is not a list of kid:secret, each with a name of its own and 32 characters or more",
+                where=where,
+                remedy="Make a secret with: openssl rand -hex 32",
+                code="invalid_key",
+            )
+        return cls(keys)
+
+    @property
+    def signing(self) -> SigningKey:
+        """The key that signs now."""
+        return self._known()[0]
+
+    def named(self, kid: str) -> SigningKey | None:
+        """The key of that name, if it is known."""
+        return next((key for key in self._known() if key.kid == kid), None)
+
+    def rotate(self, now: float, *, forget: bool = False) -> None:
+        """Sign with a new key. The ones before are known as long as a URL of theirs may be good, or not any more."""
+        if self._file is None:
+            raise SettingsError("these keys are kept elsewhere", remedy="Change them there", code="invalid_key")
+        kept = () if forget else tuple(_retired(key, now) for key in self._known())
+        kept = tuple(key for key in kept if key.retired_at is None or key.retired_at + MAX_TTL_S > now)
+        self._replace((_new_key(), *kept), self._file)
+
+    def _known(self) -> tuple[SigningKey, ...]:
+        if self._file is not None:
+            try:
+                self._read(self._file)
+            except FileNotFoundError:
+                self._make(self._file)
+                self._read(self._file)
+        return self._keys
+
+    def _read(self, file: Path) -> None:
+        status = file.stat()
+        seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if seen == self._seen:
+            return
+        with file.open("rb") as opened:
+            _refuse_if_readable_by_others(file, os.fstat(opened.fileno()))
+            text = opened.read()
+        try:
+            self._keys = msgspec.json.decode(text, type=tuple[SigningKey, ...])
+        except msgspec.MsgspecError:
+            self._keys = ()
+        if not self._keys:
+            raise SettingsError(
+                "it holds no signing keys", where=str(file), remedy="Delete it; a new one is made", code="invalid_key"
+            )
+        self._seen = seen
+
+    def _make(self, file: Path) -> None:
+        """Write the first key, unless another process was faster."""
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made = _written((_new_key(),), file)
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(made, file)
+        finally:
+            made.unlink()
+
+    def _replace(self, keys: tuple[SigningKey, ...], file: Path) -> None:
+        _written(keys, file).replace(file)
+
+
+def _new_key() -> SigningKey:
+    return SigningKey(secrets.token_hex(4), secrets.token_urlsafe(_SECRET_BYTES))
+
+
+def _retired(key: SigningKey, now: float) -> SigningKey:
+    return key if key.retired_at is not None else SigningKey(key.kid, key.secret, now)
+
+
+def _written(keys: tuple[SigningKey, ...], beside: Path) -> Path:
+    """A file with these keys that nobody else can read, under a name of its own."""
+    made = beside.with_name(f".{beside.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(keys))
+        file.flush()
+        os.fsync(descriptor)
+    return made
+
+
+def _refuse_if_readable_by_others(file: Path, status: os.stat_result) -> None:
+    if os.name == "posix" and (status.st_mode & 0o077 or status.st_uid not in (os.geteuid(), 0)):
+        raise SettingsError(
+            "others on this machine can read it, or it is somebody else's, and it holds keys",
+            where=str(file),
+            remedy=f"Delete it, and a new one is made; or run: chmod 600 {shlex.quote(str(file))}",
+            code="unsafe_config",
+        )

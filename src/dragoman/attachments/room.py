@@ -1,0 +1,210 @@
+"""The room itself: every rule once, over whichever storage there is.
+
+The one rule: whatever comes from outside is checked here, in the order path, owner, content, before a storage is asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import AsyncIterable, Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from dragoman.attachments.folder import FolderStorage
+from dragoman.attachments.keys import SigningKeys
+from dragoman.attachments.kinds import EXTENSIONS, checked_kind, too_large, type_of_path
+from dragoman.attachments.paths import checked_bucket, checked_owner, checked_path, cleaned_name, made_path, missing
+from dragoman.attachments.s3 import S3Storage
+from dragoman.attachments.serving import headers_for
+from dragoman.attachments.supabase import SupabaseStorage
+from dragoman.attachments.urls import OwnUrls
+from dragoman.attachments.values import MAX_BYTES, MAX_TTL_S, Opened, Owner, Place, SignedUrls, Storage, Stored
+from dragoman.errors import StorageError, StoreUnusableError
+from dragoman.ids import ulid
+
+KEYS_VARIABLE: Final = "DRAGOMAN_SIGNING_KEYS"
+DEFAULT_BUCKET: Final = "agent-files"
+
+
+class Attachments:
+    """Files that users send with their messages. Use it with ``async with``, or close it."""
+
+    def __init__(self, storage: Storage, urls: SignedUrls, *, clock: Callable[[], float] = time.time) -> None:
+        self._storage = storage
+        self._urls = urls
+        self.clock = clock  # in seconds since 1970
+
+    @property
+    def bucket(self) -> str:
+        """The one bucket that there is."""
+        return self._storage.bucket
+
+    async def put(
+        self,
+        owner: Owner,
+        thread: str,
+        run: str,
+        data: AsyncIterable[bytes] | bytes,
+        *,
+        declared_type: str | None = None,
+        name: str | None = None,
+    ) -> Stored:
+        """Keep a file, if it is of a type that is taken, of the declared one, and not too large."""
+        whole = await _collected(data)
+        mime_type = checked_kind(whole, declared_type)
+        made = ulid(int(self.clock() * 1000), secrets.randbits(80))
+        path = made_path(owner, thread, run, made, EXTENSIONS[mime_type])
+        await self._storage.write(path, whole, headers_for(path, mime_type, len(whole)))
+        return self._stored(path, mime_type, whole, name)
+
+    async def open(self, bucket: str, path: str, owner: Owner | None) -> Opened:
+        """A file to be sent to somebody: its owner, or whoever has shown a signed URL (then ``owner`` is none).
+
+        Its type is the one that its path ends in. Send it with ``serving_headers``, and read its chunks to their end,
+        or close them.
+        """
+        path = self._checked(bucket, path, owner)
+        size, chunks = await self._storage.stream(path)
+        return Opened(path, type_of_path(path), size, chunks)
+
+    async def read(
+        self, bucket: str, path: str, owner: Owner, declared_type: str | None = None, name: str | None = None
+    ) -> tuple[Stored, bytes]:
+        """A file whole, for a model. Its content is looked at again: a storage may hold what others put there."""
+        opened = await self.open(bucket, path, owner)
+        try:
+            data = await _collected(opened.chunks)
+        finally:
+            await opened.chunks.close()
+        if len(data) != opened.size:
+            raise StorageError("the storage sent less of an attachment than there is")
+        return self._stored(opened.path, checked_kind(data, declared_type), data, name), data
+
+    async def delete(self, bucket: str, path: str, owner: Owner) -> None:
+        """Let a file go. It may be gone already."""
+        await self._storage.delete(self._checked(bucket, path, owner))
+
+    # --- signed URLs -------------------------------------------------------------------------------------------------
+
+    async def signed_url(self, bucket: str, path: str, owner: Owner, ttl_s: int = MAX_TTL_S) -> str:
+        """A URL under which a file of this owner can be read for a while, 15 minutes at most."""
+        path = self._checked(bucket, path, owner)
+        await self._storage.size(path)
+        return await self._urls.made(path, owner, ttl_s, self.clock())
+
+    def parse_signed_url(self, url: str) -> Place:
+        """Where a URL leads, if it can be one of ours. Whether it may be used, ``verify`` tells."""
+        return self._urls.place(url)
+
+    def verify(self, url: str, owner: Owner | None, now: float | None = None) -> Place:
+        """Where a URL leads, if it is ours, unchanged, not over, and made for this owner and his own path.
+
+        Without an owner it is who has the URL that may read: for the door that serves it, and for nothing else.
+        """
+        place, whose = self._urls.verified(url, self.clock() if now is None else now)
+        if owner is not None:
+            checked_owner(place.path, owner)
+            if whose is not None and whose != owner:
+                raise missing()
+        return place
+
+    async def received(
+        self, url: str, owner: Owner, declared_type: str | None = None, name: str | None = None
+    ) -> tuple[Stored, bytes]:
+        """The file behind a signed URL that came with a message. The URL itself is never called."""
+        place = self.verify(url, owner)
+        return await self.read(place.bucket, place.path, owner, declared_type, name)
+
+    async def direct_url(self, bucket: str, path: str, ttl_s: int = 60) -> str | None:
+        """Where the storage itself serves a file, if it was set up so: for a redirect after ``verify``."""
+        return await self._storage.direct_url(self._checked(bucket, path, None), min(ttl_s, MAX_TTL_S))
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._storage.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _checked(self, bucket: str, path: str, owner: Owner | None) -> str:
+        if checked_bucket(bucket) != self.bucket:
+            raise missing()
+        path = checked_path(path)
+        return path if owner is None else checked_owner(path, owner)
+
+    def _stored(self, path: str, mime_type: str, data: bytes, name: str | None) -> Stored:
+        digest = hashlib.sha256(data).hexdigest()
+        return Stored(self.bucket, path, mime_type, len(data), digest, cleaned_name(name))
+
+
+async def _collected(data: AsyncIterable[bytes] | bytes) -> bytes:
+    """All of it, as long as it is not too much."""
+    if isinstance(data, bytes):
+        return data
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in data:
+        size += len(chunk)
+        if size > MAX_BYTES:
+            raise too_large(MAX_BYTES)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def open_attachments(
+    url: str,
+    *,
+    base_url: str,
+    keys_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Attachments:
+    """The attachments that a URL names: ``file:///folder``, ``s3://bucket/prefix?…`` or ``supabase://host/bucket``.
+
+    ``base_url`` is where our own server is reached; our signed URLs begin with it. ``keys_file`` is where the keys that
+    sign them are kept; without it they lie beside the folder of ``file:``, or come from ``DRAGOMAN_SIGNING_KEYS``.
+    """
+    environment = os.environ if environment is None else environment
+    if url.startswith("supabase://"):
+        storage = SupabaseStorage(url, environment)
+        return Attachments(storage, storage, clock=clock)
+    beside: Path | None = None
+    kept: Storage
+    if url.startswith("s3://"):
+        kept = S3Storage(url)
+    elif url.startswith("file:///"):
+        parts = urlsplit(url)
+        folder = Path(unquote(parts.path))
+        kept = FolderStorage(folder, dict(parse_qsl(parts.query)).get("bucket", DEFAULT_BUCKET))
+        beside = folder.with_name(f"{folder.name}-keys.json")
+    else:
+        raise StoreUnusableError(
+            "no attachments can be kept there",
+            where=repr(url[:200]),
+            remedy="Use file:///folder, s3://bucket/prefix or supabase://host/bucket",
+            code="not_a_store",
+        )
+    keys = _keys(environment, keys_file or beside)
+    return Attachments(kept, OwnUrls(base_url, kept.bucket, keys), clock=clock)
+
+
+def _keys(environment: Mapping[str, str], file: Path | None) -> SigningKeys:
+    if text := environment.get(KEYS_VARIABLE, "").strip():
+        return SigningKeys.from_text(text, KEYS_VARIABLE)
+    if file is None:
+        raise StoreUnusableError(
+            "there is no place for the keys that sign URLs",
+            remedy=f"Name a file for them, or set {KEYS_VARIABLE} to kid:secret",
+            code="unsafe_store",
+        )
+    return SigningKeys.in_file(file)

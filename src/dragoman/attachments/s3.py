@@ -1,0 +1,126 @@
+"""Attachments in a bucket of anything that speaks S3: ``s3://bucket/prefix?endpoint=…&region=…``.
+
+Keys come from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, a role), never from the URL. With
+``direct=true`` what is read comes from the bucket itself, under a URL that S3 signs. The one rule: what S3 serves
+without us was written with the type and the disposition that we would serve it with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from dragoman.attachments.paths import checked_bucket, missing
+from dragoman.attachments.values import Chunks
+from dragoman.errors import StorageError, StoreUnusableError
+
+if TYPE_CHECKING:
+    from obstore import GetResult
+    from obstore.store import S3Store
+
+_OPTIONS: Final = ("endpoint", "region", "path_style", "direct")
+_KEPT_HEADERS: Final = ("Content-Type", "Content-Disposition", "Cache-Control")
+
+
+class S3Storage:
+    """In a bucket."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import obstore  # noqa: PLC0415  only who uses a bucket needs the extra
+            from obstore.exceptions import BaseError, NotFoundError  # noqa: PLC0415
+            from obstore.store import S3Store  # noqa: PLC0415
+        except ImportError:
+            raise StoreUnusableError(
+                "S3 needs a package that is not installed", remedy="Install dragoman[s3]", code="missing_extra"
+            ) from None
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        if not parts.hostname or parts.username or set(options) - set(_OPTIONS):
+            raise StoreUnusableError(
+                "it is not the URL of a bucket",
+                remedy="Write s3://bucket/prefix?endpoint=https://…&region=…; keys come from the environment",
+                code="not_a_store",
+            )
+        self.bucket = checked_bucket(parts.netloc)
+        self._obstore, self._faults = obstore, BaseError
+        self._missing = (FileNotFoundError, NotFoundError)
+        self._prefix = f"{parts.path.strip('/')}/".lstrip("/")
+        self._is_direct = options.get("direct") == "true"
+        self._opened = _bucket(S3Store, parts.netloc, options)
+
+    async def write(self, path: str, data: bytes, headers: Mapping[str, str]) -> None:
+        kept = {name: headers[name] for name in _KEPT_HEADERS if name in headers}
+        try:
+            await self._obstore.put_async(self._opened, self._prefix + path, data, attributes=kept, use_multipart=False)
+        except self._faults as error:
+            raise self._failed(error) from error
+
+    async def size(self, path: str) -> int:
+        try:
+            return int((await self._obstore.head_async(self._opened, self._prefix + path))["size"])
+        except self._missing:
+            raise missing() from None
+        except self._faults as error:
+            raise self._failed(error) from error
+
+    async def stream(self, path: str) -> tuple[int, Chunks]:
+        try:
+            answer = await self._obstore.get_async(self._opened, self._prefix + path)
+        except self._missing:
+            raise missing() from None
+        except self._faults as error:
+            raise self._failed(error) from error
+        return int(answer.meta["size"]), Chunks(self._chunks(answer))
+
+    async def delete(self, path: str) -> None:
+        try:
+            await self._obstore.delete_async(self._opened, self._prefix + path)
+        except self._missing:
+            pass
+        except self._faults as error:
+            raise self._failed(error) from error
+
+    async def direct_url(self, path: str, ttl_s: int) -> str | None:
+        if not self._is_direct:
+            return None
+        try:
+            return await self._obstore.sign_async(self._opened, "GET", self._prefix + path, timedelta(seconds=ttl_s))
+        except self._faults as error:
+            raise self._failed(error) from error
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+    async def _chunks(self, answer: GetResult) -> AsyncGenerator[bytes]:
+        try:
+            async for chunk in answer.stream():
+                yield bytes(chunk)
+        except self._faults as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> StorageError:
+        first = str(error).partition("\n")[0]
+        return StorageError(
+            f"the bucket could not be reached ({type(error).__name__}: {first})", where=f"s3://{self.bucket}"
+        )
+
+
+def _bucket(kind: type[S3Store], bucket: str, options: dict[str, str]) -> S3Store:
+    endpoint = options.get("endpoint")
+    config: dict[str, Any] = {"virtual_hosted_style_request": options.get("path_style", "true") == "false"}
+    if endpoint is not None:
+        config["endpoint"] = endpoint
+    config["region"] = options.get("region", "us-east-1")
+    return kind(
+        bucket,
+        **config,
+        client_options={
+            "allow_http": (endpoint or "").startswith("http://"),
+            "connect_timeout": "5 seconds",
+            "timeout": "60 seconds",
+        },
+        retry_config={"max_retries": 4, "retry_timeout": timedelta(seconds=30)},
+    )

@@ -1,0 +1,27 @@
+"""From an attachment to what a message says of it: the block that a model gets, and the metadata that is kept.
+
+The one rule: metadata is bucket, path and type. A URL is never in it.
+"""
+
+from __future__ import annotations
+
+import base64
+
+from dragoman.attachments.values import Stored
+from dragoman.message import Attachment, DocumentBlock, ImageBlock, ImageSource, TextBlock
+
+
+def attachment_block(stored: Stored, data: bytes) -> ImageBlock | DocumentBlock | TextBlock:
+    """What a model is given of it. Every dialect writes these blocks in its own way."""
+    if stored.mime_type == "text/plain":
+        return TextBlock(f"{stored.name or 'Attached text'}:\n\n{data.decode('utf-8-sig')}")
+    source = ImageSource("base64", base64.b64encode(data).decode("ascii"))
+    if stored.mime_type.startswith("image/"):
+        return ImageBlock(source, stored.mime_type)
+    return DocumentBlock(source, stored.mime_type, stored.name)
+
+
+def message_metadata(*stored: Stored) -> Attachment | tuple[Attachment, ...] | None:
+    """The value of ``user_message_attachments``: one as itself, several as a list, none not at all."""
+    said = tuple(Attachment(one.bucket, one.path, one.mime_type) for one in stored)
+    return said if len(said) > 1 else said[0] if said else None

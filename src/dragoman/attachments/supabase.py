@@ -1,0 +1,230 @@
+"""Attachments in Supabase storage: ``supabase://project.supabase.co/bucket``.
+
+It keeps the files, serves them and signs their URLs. The key of the service and the secret of its tokens come from the
+environment (``SUPABASE_SERVICE_ROLE_KEY``, ``SUPABASE_JWT_SECRET``). A token that comes back to us is a JWT of HS256,
+and is verified here: signature, scope, exact path, end. The one rule: without the secret no URL is good, and nothing
+that a client sent is ever called; what we call is made of the address that was configured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+from collections.abc import AsyncGenerator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, quote, urlsplit
+
+import msgspec
+
+from dragoman.attachments.paths import checked_bucket, missing
+from dragoman.attachments.urls import changed, checked_base, from_base64url, over, parse_signed_url
+from dragoman.attachments.values import MAX_TTL_S, SKEW_S, Chunks, Owner, Place
+from dragoman.errors import (
+    AttachmentUrlError,
+    DragomanError,
+    SettingsError,
+    StorageError,
+    StoreUnusableError,
+    UnknownAttachmentError,
+)
+from dragoman.settings import Secret
+
+if TYPE_CHECKING:
+    import aiohttp
+
+KEY_VARIABLE: Final = "SUPABASE_SERVICE_ROLE_KEY"
+JWT_VARIABLE: Final = "SUPABASE_JWT_SECRET"
+_TIMEOUT_S: Final = 60
+_THIS_MACHINE: Final = ("localhost", "127.0.0.1", "::1")
+
+
+class SupabaseStorage:
+    """In a bucket of a project; also who makes its URLs."""
+
+    def __init__(self, url: str, environment: Mapping[str, str]) -> None:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        bucket = parts.path.strip("/")
+        scheme = options.get("scheme", "https")
+        is_near = parts.hostname in _THIS_MACHINE
+        if not parts.hostname or parts.username or not bucket or "/" in bucket or set(options) - {"scheme", "also"}:
+            raise _no_storage("it is not the URL of a bucket of Supabase storage")
+        if scheme not in ("https", "http") or (scheme == "http" and not is_near):
+            raise _no_storage("the key would travel in plain text")
+        self.bucket = checked_bucket(bucket)
+        self._base = checked_base(f"{scheme}://{parts.netloc}")
+        also = tuple(checked_base(f"https://{host}") for host in options.get("also", "").split(",") if host)
+        self._bases = (self._base, *also)
+        self._key = _from_environment(environment, KEY_VARIABLE)
+        self._secret = Secret(environment[JWT_VARIABLE]) if environment.get(JWT_VARIABLE) else None
+        self._session: aiohttp.ClientSession | None = None
+
+    # --- bytes -------------------------------------------------------------------------------------------------------
+
+    async def write(self, path: str, data: bytes, headers: Mapping[str, str]) -> None:
+        sent = {"Content-Type": headers["Content-Type"], "Cache-Control": "private, no-store", "x-upsert": "false"}
+        await self._asked("POST", "object", path, data=data, headers=sent)
+
+    async def size(self, path: str) -> int:
+        size, chunks = await self.stream(path, method="HEAD")
+        await chunks.close()
+        return size
+
+    async def stream(self, path: str, method: str = "GET") -> tuple[int, Chunks]:
+        response = await self._sent(method, "object/authenticated", path)
+        if response.status >= 400:
+            raise await _refused(response)
+        chunks = Chunks(_chunks(response), response.release)
+        if "Content-Length" not in response.headers:
+            await chunks.close()
+            raise _failed("it does not say how large an attachment is")
+        return int(response.headers["Content-Length"]), chunks
+
+    async def delete(self, path: str) -> None:
+        with contextlib.suppress(UnknownAttachmentError):
+            await self._asked("DELETE", "object", path)
+
+    async def direct_url(self, path: str, ttl_s: int) -> str | None:  # noqa: ARG002  its signed URLs are direct
+        return None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _asked(self, method: str, route: str, path: str, **sent: Any) -> bytes:
+        response = await self._sent(method, route, path, **sent)
+        if response.status >= 400:
+            raise await _refused(response)
+        return b"".join([chunk async for chunk in _chunks(response)])
+
+    async def _sent(
+        self, method: str, route: str, path: str, *, headers: Mapping[str, str] | None = None, data: bytes | None = None
+    ) -> aiohttp.ClientResponse:
+        import aiohttp  # noqa: PLC0415  only who uses Supabase waits for it to load
+        from yarl import URL  # noqa: PLC0415
+
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S, sock_connect=5), cookie_jar=aiohttp.DummyCookieJar()
+            )
+        key = self._key.reveal()
+        address = URL(f"{self._base}/storage/v1/{route}/{quote(self.bucket, safe='')}/{quote(path)}", encoded=True)
+        try:
+            return await self._session.request(
+                method,
+                address,
+                data=data,
+                headers={
+                    "Authorization": f"Bearer {key}",
+                    "apikey": key,
+                    "Accept-Encoding": "identity",
+                    **(headers or {}),
+                },
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _failed(type(error).__name__) from error
+
+    # --- URLs --------------------------------------------------------------------------------------------------------
+
+    async def made(self, path: str, owner: Owner, ttl_s: int, now: float) -> str:  # noqa: ARG002  by its own clock
+        """A URL that the storage signs. It is given out only if it leads where it should."""
+        body = msgspec.json.encode({"expiresIn": max(1, min(ttl_s, MAX_TTL_S))})
+        sent = {"Content-Type": "application/json"}
+        answer = await self._asked("POST", "object/sign", path, data=body, headers=sent)
+        try:
+            relative = msgspec.json.decode(answer, type=dict[str, Any])["signedURL"]
+            url = f"{self._base}/storage/v1{relative}"
+            is_right = self.place(url) == Place(self.bucket, path)
+        except (msgspec.MsgspecError, KeyError, DragomanError):
+            is_right = False
+        if not is_right:
+            raise _failed("it signed another URL than it was asked for")
+        return url
+
+    def place(self, url: str) -> Place:
+        """Where a URL leads, if it can be one of this storage."""
+        place = parse_signed_url(url, self._bases).place
+        if place.bucket != self.bucket:
+            raise missing()
+        return place
+
+    def verified(self, url: str, now: float) -> tuple[Place, None]:
+        """Where a URL of this storage leads. For whom it was made is not in its token: the path says it."""
+        place = self.place(url)
+        if self._secret is None:
+            raise AttachmentUrlError(
+                "the token cannot be verified: nobody has said with which secret it is signed",
+                remedy=f"Set {JWT_VARIABLE}",
+            )
+        claims = claims_of(parse_signed_url(url, self._bases).token, self._secret.reveal())
+        scope = claims.get("scope", "upload" if "upsert" in claims else "download")
+        expires, issued = claims.get("exp"), claims.get("iat", 0)
+        if claims.get("url") != f"{place.bucket}/{place.path}" or scope != "download":
+            raise changed()
+        if type(expires) is not int or type(issued) is not int or issued > now + SKEW_S:
+            raise changed()
+        if expires <= now:
+            raise over()
+        return place, None
+
+
+def claims_of(token: str, secret: str) -> dict[str, Any]:
+    """What a JWT says, if it is signed with that secret by HS256 and written as JWTs are."""
+    head, _, rest = token.partition(".")
+    body, _, signature = rest.partition(".")
+    try:
+        said = msgspec.json.decode(from_base64url(head), type=dict[str, Any])
+        given = from_base64url(signature)
+        claims = msgspec.json.decode(from_base64url(body), type=dict[str, Any])
+    except (ValueError, msgspec.MsgspecError):
+        raise changed() from None
+    digest = hmac.new(secret.encode(), f"{head}.{body}".encode(), hashlib.sha256).digest()
+    if said.get("alg") != "HS256" or "crit" in said or not hmac.compare_digest(digest, given):
+        raise changed()
+    return claims
+
+
+async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+    import aiohttp  # noqa: PLC0415
+
+    try:
+        async for chunk in response.content.iter_any():
+            yield chunk
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise _failed(type(error).__name__) from error
+    finally:
+        response.release()
+
+
+async def _refused(response: aiohttp.ClientResponse) -> DragomanError:
+    """What an answer of 400 or more means. What is missing may be a 400 that says 404 in its body."""
+    try:
+        text = await response.content.read(4_096)
+        said = msgspec.json.decode(text, type=dict[str, Any]) if text else {}
+    except msgspec.MsgspecError:
+        said = {}
+    finally:
+        response.release()
+    is_missing = response.status == 404 or (response.status == 400 and str(said.get("statusCode")) == "404")
+    is_head = response.method == "HEAD" and response.status == 400  # no body to tell
+    return missing() if is_missing or is_head else _failed(f"it answered {response.status}")
+
+
+def _failed(why: str) -> StorageError:
+    return StorageError(f"Supabase storage could not do it ({why})")
+
+
+def _from_environment(environment: Mapping[str, str], variable: str) -> Secret:
+    text = environment.get(variable, "").strip()
+    if not text:
+        raise SettingsError("there is no key for Supabase storage", remedy=f"Set {variable}", code="missing_key")
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise SettingsError("the key has a sign that no key has", where=variable, remedy="Copy it", code="invalid_key")
+    return Secret(text)
+
+
+def _no_storage(why: str) -> StoreUnusableError:
+    return StoreUnusableError(why, remedy="Write supabase://project.supabase.co/bucket", code="not_a_store")
