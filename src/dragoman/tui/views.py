@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Final
 
 import msgspec
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.content import Content
 from textual.widgets import Collapsible, Markdown, Static
 from textual.widgets.markdown import MarkdownStream
 
@@ -31,6 +31,7 @@ from dragoman.terminal import dollars, safe, safe_line
 
 _NAMES: Final = {Role.USER: "You", Role.SYSTEM: "System", Role.TOOL: "Tool"}
 _MOST: Final = 4_000  # characters of a call or a result that are shown
+_MOST_IN_TITLE: Final = 60
 
 
 def heading(message: Message) -> str:
@@ -52,35 +53,55 @@ def footing(message: Message) -> str:
     return " · ".join(told)
 
 
+def words_of(message: Message) -> str:
+    """What a message says, without what surrounds it."""
+    return "\n\n".join(block.text for block in message.content if isinstance(block, TextBlock))
+
+
 def shortened(text: str) -> str:
     """A long text with its end left out, safe to show."""
     shown = safe(text)
     return shown if len(shown) <= _MOST else f"{shown[:_MOST]}\n… {len(shown) - _MOST:,} characters more"
 
 
+def _title(text: str) -> str:
+    """A title that is no markup: its brackets are escaped."""
+    line = safe_line(text)
+    return Content(line if len(line) <= _MOST_IN_TITLE else f"{line[:_MOST_IN_TITLE]}…").markup
+
+
 class CallView(Collapsible):
     """A call of a tool, and later its result."""
 
-    def __init__(self, name: str, told: str) -> None:
-        self._told = Static(Text(shortened(told)))
-        self._result = Static("")
-        super().__init__(self._told, self._result, title=f"⚙ {safe_line(name)} …", collapsed=True)
-        self._name = safe_line(name)
+    def __init__(self, name: str) -> None:
+        self._told = Static("", markup=False)
+        self._result = Static("", markup=False, classes="result")
+        self._result.display = False
+        super().__init__(self._told, self._result, title=_title(f"⚙ {name}"), collapsed=True)
+        self._name = name
+        self._about = ""
 
     def tell_input(self, text: str) -> None:
         """What the tool is called with, as far as it has arrived."""
-        self._told.update(Text(shortened(text)))
+        self._told.update(shortened(text))
+        self._about = text
+        self.title = _title(f"⚙ {self._name} {text}")
 
     def tell_result(self, result: ToolResultBlock) -> None:
         """What it gave."""
-        self.title = f"{'✗' if result.is_error else '✓'} {self._name}"
-        words = "\n".join(_words(result.content))
-        self._result.update(Text(shortened(words), style="red" if result.is_error else ""))
+        self.title = _title(f"{'✗' if result.is_error else '✓'} {self._name} {self._about}")
+        self._result.set_class(result.is_error, "error")
+        _tell(self._result, shortened("\n".join(_words(result.content))))
 
 
 def _words(blocks: tuple[ContentBlock, ...]) -> Iterator[str]:
     for block in blocks:
         yield block.text if isinstance(block, TextBlock) else f"[{block.type}]"
+
+
+def _tell(line: Static, text: str) -> None:
+    line.update(text)
+    line.display = bool(text)
 
 
 class MessageView(Vertical):
@@ -89,70 +110,88 @@ class MessageView(Vertical):
     def __init__(self, who: str, role: Role) -> None:
         super().__init__(classes=f"message {role.value}")
         self._who = who
-        self._foot = Static("", classes="foot")
+        self._role = role
+        self._foot = Static("", markup=False, classes="foot")
+        self._fault = Static("", markup=False, classes="error")
         self._texts: dict[int, MarkdownStream] = {}
         self._thoughts: dict[int, tuple[Static, list[str]]] = {}
         self._inputs: dict[int, list[str]] = {}
         self.calls: dict[int, CallView] = {}
 
     def compose(self) -> ComposeResult:
-        yield Static(Text(self._who), classes="who")
-        yield self._foot
+        yield Static(safe_line(self._who), markup=False, classes="who")
+        for line in (self._fault, self._foot):
+            line.display = False
+            yield line
+
+    # --- as it arrives -----------------------------------------------------------------------------------------------
 
     async def add_text(self, index: int, text: str) -> None:
         """More words of a block."""
         if index not in self._texts:
             shown = Markdown("", open_links=False)
-            await self.mount(shown, before=self._foot)
+            await self.mount(shown, before=self._fault)
             self._texts[index] = Markdown.get_stream(shown)
         await self._texts[index].write(safe(text))
 
     async def add_thought(self, index: int, text: str) -> None:
         """More of what the model thinks, folded."""
         if index not in self._thoughts:
-            shown = Static("")
-            await self.mount(Collapsible(shown, title="thinking", collapsed=True), before=self._foot)
+            shown = Static("", markup=False, classes="thought")
+            await self.mount(Collapsible(shown, title="thinking", collapsed=True), before=self._fault)
             self._thoughts[index] = (shown, [])
         shown, parts = self._thoughts[index]
         parts.append(text)
-        shown.update(Text(safe("".join(parts)), style="dim"))
+        shown.update(safe("".join(parts)))
 
     async def add_call(self, index: int, name: str) -> None:
         """A call begins."""
-        self.calls[index] = CallView(name, "")
+        self.calls[index] = CallView(name)
         self._inputs[index] = []
-        await self.mount(self.calls[index], before=self._foot)
+        await self.mount(self.calls[index], before=self._fault)
 
     def add_input(self, index: int, fragment: str) -> None:
         """More of a call's input."""
         self._inputs[index].append(fragment)
         self.calls[index].tell_input("".join(self._inputs[index]))
 
-    async def ended(self, message: Message | None = None, note: str = "") -> None:
+    async def ended(self, message: Message | None = None, *, note: str = "", fault: str = "") -> None:
         """Nothing more comes."""
         for stream in self._texts.values():
             await stream.stop()
-        told = " · ".join(one for one in (footing(message) if message is not None else "", safe_line(note)) if one)
-        self._foot.update(Text(told, style="dim"))
+        told = " · ".join(one for one in (footing(message) if message is not None else "", note) if one)
+        _tell(self._foot, told)
+        _tell(self._fault, safe(fault))
+
+    # --- whole -------------------------------------------------------------------------------------------------------
 
     async def show(self, message: Message) -> None:
         """A message that is whole."""
         for index, block in enumerate(message.content):
-            match block:
-                case TextBlock(text=text):
-                    await self.add_text(index, text)
-                case ThinkingBlock(text=text):
-                    await self.add_thought(index, text)
-                case ToolUseBlock(name=name, input=value):
-                    await self.add_call(index, name)
-                    self.calls[index].tell_input(msgspec.json.encode(value).decode())
-                case InvalidToolUseBlock(name=name, input_text=text):
-                    await self.add_call(index, name)
-                    self.calls[index].tell_input(text)
-                case ImageBlock(media_type=kind):
-                    await self.mount(Static(Text(f"🖼 {kind}", style="dim")), before=self._foot)
-                case ToolResultBlock():
-                    pass  # it is told where its call stands
-                case _:
-                    await self.mount(Static(Text(f"[{block.type}]", style="dim")), before=self._foot)
+            await self.show_block(index, block)
         await self.ended(message)
+
+    async def show_block(self, index: int, block: ContentBlock) -> None:
+        """A block that is whole. What a person wrote is shown as it was written, and not as Markdown."""
+        match block:
+            case TextBlock(text=text) if self._role is Role.ASSISTANT:
+                await self.add_text(index, text)
+            case TextBlock(text=text):
+                await self._add_line(safe(text), "said")
+            case ThinkingBlock(text=text):
+                await self.add_thought(index, text)
+            case ToolUseBlock(name=name, input=value):
+                await self.add_call(index, name)
+                self.calls[index].tell_input(msgspec.json.encode(value).decode())
+            case InvalidToolUseBlock(name=name, input_text=text):
+                await self.add_call(index, name)
+                self.calls[index].tell_input(text)
+            case ImageBlock(media_type=kind):
+                await self._add_line(f"▣ {safe_line(kind)}", "thought")
+            case ToolResultBlock():
+                pass  # it is told where its call stands
+            case _:
+                await self._add_line(f"▣ {safe_line(block.type)}", "thought")
+
+    async def _add_line(self, text: str, kind: str) -> None:
+        await self.mount(Static(text, markup=False, classes=kind), before=self._fault)
