@@ -430,13 +430,13 @@ def _may_hold_nul(metadata: MessageMetadata) -> bool:
     routing, usage = metadata.routing, metadata.usage
     return bool(
         metadata.extra is not None
-        or metadata.run_id is not None
         or metadata.stage is not None
         or metadata.message_id is not None
-        or metadata.user_id is not None
-        or metadata.team_id is not None
-        or metadata.parent_tool_use_id is not None
         or metadata.user_message_attachments is not None
+        or (metadata.run_id is not None and "\0" in metadata.run_id)
+        or (metadata.user_id is not None and "\0" in metadata.user_id)
+        or (metadata.team_id is not None and "\0" in metadata.team_id)
+        or (metadata.parent_tool_use_id is not None and "\0" in metadata.parent_tool_use_id)
         or (metadata.model is not None and "\0" in metadata.model)
         or (metadata.provider is not None and "\0" in metadata.provider)
         or (usage is not None and ("\0" in usage.pricing_version or usage.service_tier or usage.server_tool_calls))
