@@ -113,6 +113,8 @@ def projected(
     describe: Describe | None = None,
 ) -> tuple[Message, ...]:
     """What a model may be shown of a history. With ``strict``, what it cannot take stays, and is refused elsewhere."""
+    if policy == "strict":
+        return tuple(history)
     projecting = _Projecting(capabilities, policy, describe)
     return tuple(projecting.message(message) for message in history)
 
