@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
+import pytest
+
 from dragoman import TextBlock
 from dragoman.message import MessageStatus, ToolUseBlock
 from dragoman.store import Store
 from dragoman.store.recent import Recent
+from dragoman.store.rows import columns_from, hash_of, message_from
 from tests.store.conftest import Place
-from tests.store.talk import answered, called, said
+from tests.store.talk import answered, called, said, used
 
 
 async def test_a_history_that_is_read_again_is_the_same_messages(store: Store) -> None:
@@ -53,13 +58,35 @@ async def test_a_fork_shares_what_was_read_of_its_origin(store: Store) -> None:
     assert own.message.content == (TextBlock("c"),)
 
 
+@pytest.mark.parametrize("text", ["", "short", "ä" * 300, "漢" * 300, "🎉" * 300])
+def test_what_is_kept_takes_no_more_memory_than_it_may(text: str) -> None:
+    most = 1_000_000
+    tracemalloc.start()
+    try:
+        recent = Recent(most)
+        for number in range(5_000):
+            usage = used(number, number, "0.000654")
+            made = answered(f"{number}{text}", model=f"acme:{number}", usage=usage).replace(
+                id=f"m{number}", session_id="s"
+            )
+            columns = columns_from(made)
+            hash_ = hash_of("s", number, columns)
+            message = message_from("s", number, columns, hash_, {})
+            recent.put(hash_, message, len(columns.content_json) + len(columns.metadata_json))
+        del made, columns, hash_, message, usage
+        assert 0.5 * most < tracemalloc.get_traced_memory()[0] < 4 * most
+        assert recent.has_some_of("s")
+    finally:
+        tracemalloc.stop()
+
+
 def test_the_oldest_makes_way_and_what_is_too_large_is_not_kept() -> None:
-    recent = Recent(most=100)
+    recent = Recent(most=10_000)
     for number in range(12):
-        recent.put(bytes([number]), said(f"{number}"), 10)
+        recent.put(bytes([number]), said(f"{number}"), 300)
     assert recent.get(b"\x00") is None
     assert recent.get(b"\x0b") is not None
-    recent.put(b"large", said("large"), 50)
+    recent.put(b"large", said("large"), 1_000)
     assert recent.get(b"large") is None
     recent.clear()
     assert recent.get(b"\x0b") is None

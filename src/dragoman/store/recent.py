@@ -14,7 +14,8 @@ import msgspec
 
 from dragoman.message import Message
 
-_MOST_CHARACTERS: Final = 32 * 1024 * 1024  # of JSON; a message takes about three times that in memory, at most
+_MOST_CHARACTERS: Final = 32 * 1024 * 1024  # of JSON; a character takes one to four bytes in memory
+_SURROUNDINGS: Final = 700  # that a message takes beside its texts
 
 
 class Recent:
@@ -35,8 +36,9 @@ class Recent:
         kept = self._kept.get(hash_)
         return kept[1] if kept is not None else None
 
-    def put(self, hash_: bytes, message: Message, size: int) -> None:
-        """Keep a message whose row is as it was written, and takes so many characters."""
+    def put(self, hash_: bytes, message: Message, characters: int) -> None:
+        """Keep a message whose row is as it was written, and has so many characters."""
+        size = characters + _SURROUNDINGS
         if size > self._most // 8 or hash_ in self._kept or not _is_fixed(message):
             return
         self._kept[hash_] = (message.session_id, message, size)

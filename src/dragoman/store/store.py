@@ -335,7 +335,8 @@ class Store(TraceMethods, RepricingMethods):
             blobs = {} if one.columns.blobs_json is None else await self._large(one)
             message = message_from(one.session_id, one.seq, one.columns, one.hash, blobs)
             if not blobs:
-                self._recent.put(one.hash, message, len(one.columns.content_json))
+                characters = len(one.columns.content_json) + len(one.columns.metadata_json)
+                self._recent.put(one.hash, message, characters)
             rows.append(Row(one.seq, message))
         return rows
 
