@@ -55,7 +55,10 @@ class Growing:
         while True:
             await self._news.wait()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._much.wait(), FLUSH_S)
+                async with asyncio.timeout(
+                    FLUSH_S
+                ):  # wait_for of Python 3.11 forgets a cancel that comes with the news
+                    await self._much.wait()
             self._news.clear()
             self._much.clear()
             self._new = 0

@@ -1,0 +1,53 @@
+"""Answers of many pieces: what was flushed in the middle does not hold up the end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from dragoman.adapter import RequestContext
+from dragoman.event import TextDelta
+from dragoman.ids import ToolIds
+from dragoman.message import Message, MessageMetadata, MessageStatus, Role, TextBlock
+from dragoman.turn.growing import FLUSH_CHARACTERS, Growing
+from tests.turn.ground import ground
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_an_answer_that_ends_just_when_it_is_flushed_ends(steps: int, tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent()
+        adapter = agent.adapter(agent.model_named("anthropic"), ToolIds())
+        empty = Message(
+            id=it.store.new_id(),
+            session_id=it.session,
+            role=Role.ASSISTANT,
+            content=(TextBlock(""),),
+            metadata=MessageMetadata(status=MessageStatus.PARTIAL),
+            created_at=agent.clock(),
+        )
+        (row,) = await it.store.append(it.session, empty)
+        context = RequestContext(session_id=it.session, message_id=empty.id, created_at=empty.created_at)
+        growing = Growing(it.store, row, adapter, context)
+        growing.take(TextDelta(0, "a"))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        growing.take(TextDelta(0, "b" * FLUSH_CHARACTERS))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        whole = growing.message(growing.folding.reply(), context, MessageStatus.CANCELLED)
+        async with asyncio.timeout(20):
+            ended = await growing.end(whole)
+        assert ended.message.content == (TextBlock("a" + "b" * FLUSH_CHARACTERS),)
+
+
+async def test_an_answer_of_many_pieces_is_answered_whole(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent()
+        it.fakes["anthropic"].say("word " * 6000)
+        async with asyncio.timeout(60):
+            assert (await agent.ask(it.session, "Tell me a lot")).fault is None
+        (row,) = await it.store.tail(it.session, 1)
+        assert row.message.content == (TextBlock("word " * 6000),)
