@@ -80,7 +80,8 @@ def cleaned_name(name: str | None) -> str | None:
     if not name:
         return None
     step = PurePosixPath(name.replace("\\", "/")).name
-    seen = "".join(sign for sign in step if unicodedata.category(sign)[0] not in "C" and sign not in "\u2028\u2029")
+    seen = "".join(" " if unicodedata.category(sign) == "Zs" else sign for sign in step)
+    seen = "".join(sign for sign in seen if sign.isprintable())
     return _cut(seen.strip()) or None
 
 

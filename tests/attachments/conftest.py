@@ -1,0 +1,82 @@
+"""Every storage, each test with an empty one: a folder, a bucket of a real S3 server, and Supabase.
+
+async def test_…(attachments)    once for every storage
+async def test_…(in_folder)      in a folder alone
+clock                            stands still until somebody moves it; Supabase has a clock of its own
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.attachments import Attachments, Owner, open_attachments
+from tests.attachments.supabase_server import KEY, SECRET, SupabaseServer
+from tests.store.conftest import pytest_pyfunc_call, runner
+from tests.store.test_blobs import bucket, s3_server
+
+__all__ = ["bucket", "pytest_pyfunc_call", "runner", "s3_server"]
+
+BASE = "http://127.0.0.1:8000"
+ANN = Owner("ann", "infra")
+BOB = Owner("bob", "infra")
+STORAGES = ("folder", "s3", "supabase")
+
+
+class Clock:
+    """Seconds since 1970, which pass when somebody says so."""
+
+    def __init__(self) -> None:
+        self.now = float(int(time.time()))
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, clock: Clock) -> Attachments:
+    """In a folder."""
+    return open_attachments((tmp_path / "files").as_uri(), base_url=BASE, environment={}, clock=clock)
+
+
+@pytest.fixture
+def supabase(runner: asyncio.Runner) -> Iterator[SupabaseServer]:
+    """A server that behaves as Supabase storage does."""
+    server = SupabaseServer()
+    serving = runner.run(server.start())
+    yield server
+    runner.run(serving.cleanup())
+
+
+@pytest.fixture
+def in_supabase(supabase: SupabaseServer, runner: asyncio.Runner) -> Iterator[Attachments]:
+    """In Supabase storage."""
+    environment = {"SUPABASE_SERVICE_ROLE_KEY": KEY, "SUPABASE_JWT_SECRET": SECRET}
+    made = open_attachments(
+        f"supabase://{supabase.url}/agent-files?scheme=http", base_url=BASE, environment=environment
+    )
+    yield made
+    runner.run(made.close())
+
+
+@pytest.fixture
+def in_s3(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Attachments:
+    """In a bucket of a real S3 server."""
+    url = f"{request.getfixturevalue('bucket')}&direct=true"
+    return open_attachments(url, base_url=BASE, keys_file=tmp_path / "keys.json", environment={}, clock=clock)
+
+
+@pytest.fixture(params=STORAGES)
+def attachments(request: pytest.FixtureRequest) -> Attachments:
+    """In every storage that there is."""
+    made: Attachments = request.getfixturevalue(f"in_{request.param}")
+    return made

@@ -1,0 +1,107 @@
+"""Small files of every type that is taken, and files that only look like one."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+
+def png(width: int = 2, height: int = 3) -> bytes:
+    """A picture that can be decoded if it is small; the header says so much in any case."""
+    rows = zlib.compress((b"\0" + b"\x80" * width) * height) if width * height < 10_000 else zlib.compress(b"\0")
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", head) + _chunk(b"IDAT", rows) + _chunk(b"IEND", b"")
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def jpeg(width: int = 2, height: int = 3, before: bytes = b"") -> bytes:
+    """The segments of a JPEG up to its first frame; ``before`` is put into a comment."""
+    comment = b"\xff\xfe" + struct.pack(">H", len(before) + 2) + before
+    frame = b"\xff\xc0" + struct.pack(">HBHHB", 11, 8, height, width, 1) + b"\x01\x11\0"
+    return (
+        b"\xff\xd8\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0" + comment + frame + b"\xff\xda\0\x08\1\1\0\0\x3f\0\0\xff\xd9"
+    )
+
+
+def gif(width: int = 1, height: int = 1) -> bytes:
+    return (
+        b"GIF89a"
+        + struct.pack("<HH", width, height)
+        + b"\x80\0\0\0\0\0\xff\xff\xff!\xf9\4\1\0\0\0\0,\0\0\0\0\1\0\1\0\0\2\2D\1\0;"
+    )
+
+
+def webp(width: int = 1, height: int = 1) -> bytes:
+    """One without loss."""
+    bits = (width - 1) | (height - 1) << 14
+    body = b"VP8L" + struct.pack("<I", 13) + b"/" + struct.pack("<I", bits) + b"\x07\x10\x11\x11\x88\x88\xfe\x07\0"
+    return b"RIFF" + struct.pack("<I", len(body) + 4) + b"WEBP" + body
+
+
+def webp_with_loss(width: int, height: int) -> bytes:
+    body = b"VP8 " + struct.pack("<I", 20) + b"\x30\1\0\x9d\x01\x2a" + struct.pack("<HH", width, height) + b"\0" * 10
+    return b"RIFF" + struct.pack("<I", len(body) + 4) + b"WEBP" + body
+
+
+def webp_extended(width: int, height: int) -> bytes:
+    sides = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    body = b"VP8X" + struct.pack("<I", 10) + b"\0\0\0\0" + sides + b"\0" * 8
+    return b"RIFF" + struct.pack("<I", len(body) + 4) + b"WEBP" + body
+
+
+PDF = b"%PDF-1.4\n1 0 obj<</Type/Catalog>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n"
+TEXT = "帮我看看这张图\nand a second line\n".encode()
+SCRIPT = b"<script>document.title='owned'</script>"
+SVG = b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" onload="document.title=\'owned\'"></svg>'
+
+TAKEN = {
+    "image/png": png(),
+    "image/jpeg": jpeg(),
+    "image/gif": gif(),
+    "image/webp": webp(),
+    "application/pdf": PDF,
+    "text/plain": TEXT,
+}
+
+REFUSED = {
+    "html": b"<!doctype html><title>x</title>" + SCRIPT,
+    "html with a byte order mark": b"\xef\xbb\xbf  \n<HTML><body onload=alert(1)>",
+    "script": SCRIPT,
+    "svg": SVG,
+    "svg without its declaration": b'\n <svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"/>',
+    "svg behind a comment": b'<!-- x --><svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"/>',
+    "xml": b'<?xml version="1.0"?><x/>',
+    "pdf and html": b"%PDF-1.4\n<html>" + SCRIPT + b"\n%%EOF",
+    "html, then pdf": b"<html>" + SCRIPT + b"</html>\n" + PDF,
+    "something, then pdf": b"\0\0\0" + PDF,
+    "gif and script by a comment": b"GIF89a/*" + gif()[8:] + b"*/=1;alert(1)",
+    "gif and script by an assignment": b"GIF89a=1;alert(document.domain);//",
+    "gif and html": gif()[:-1] + b"!\xfe\x27" + SCRIPT + b"\0;",
+    "jpeg and html": jpeg(before=SCRIPT),
+    "png and html": png()[:33] + _chunk(b"tEXt", b"Comment\0" + SCRIPT) + png()[33:],
+    "png without a header": b"\x89PNG\r\n\x1a\n" + b"\0" * 40,
+    "png of no size": png(0, 3),
+    "png cut": png()[:20],
+    "jpeg without a frame": b"\xff\xd8\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0\xff\xd9",
+    "jpeg that steps on the spot": b"\xff\xd8\xff\xe0\0\0" + b"\0" * 40,
+    "gif cut": b"GIF89a",
+    "webp cut": webp()[:14],
+    "riff of another kind": b"RIFF\x10\0\0\0WAVEfmt " + b"\0" * 16,
+    "zip": b"PK\3\4" + b"\0" * 40,
+    "program": b"\x7fELF\2\1\1" + b"\0" * 40,
+    "bmp": b"BM" + b"\0" * 60,
+    "utf-16": "plain".encode("utf-16"),
+    "latin-1": "café".encode("latin-1"),
+    "text with a NUL": b"plain\0text",
+}
+
+# Good pictures that are good scripts as well, or have a page at their end: taken, and harmless as they are served.
+SLIPPING = {
+    "gif with a page at its end": gif() + b"\n" + b" " * 2_000 + SCRIPT,
+    "png with a page at its end": png() + b" " * 2_000 + SCRIPT,
+    "text with markup in it": b"Look at this:\n" + SCRIPT,
+    "text that begins with a heading": b"<h1>Readme</h1>\n" + SCRIPT,
+}

@@ -1,0 +1,93 @@
+"""What a file is, is told by its bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.attachments.kinds import EXTENSIONS, checked_kind, kind_of, type_of_path
+from dragoman.attachments.values import MAX_BYTES, MAX_TEXT_BYTES
+from dragoman.errors import AttachmentError
+from tests.attachments.samples import (
+    PDF,
+    REFUSED,
+    SLIPPING,
+    TAKEN,
+    TEXT,
+    gif,
+    jpeg,
+    png,
+    webp,
+    webp_extended,
+    webp_with_loss,
+)
+
+
+def code_of(data: bytes, declared: str | None = None) -> str:
+    with pytest.raises(AttachmentError) as caught:
+        checked_kind(data, declared)
+    return caught.value.code
+
+
+@pytest.mark.parametrize("mime_type", TAKEN)
+def test_every_type_that_is_taken_is_told_by_its_content(mime_type: str) -> None:
+    assert kind_of(TAKEN[mime_type]) == mime_type
+    assert checked_kind(TAKEN[mime_type], mime_type) == mime_type
+    assert checked_kind(TAKEN[mime_type], None) == mime_type
+    assert checked_kind(TAKEN[mime_type], "application/octet-stream") == mime_type
+    assert type_of_path(f"a/b.{EXTENSIONS[mime_type]}") == mime_type
+
+
+@pytest.mark.parametrize("mime_type", TAKEN)
+@pytest.mark.parametrize("declared", TAKEN)
+def test_a_file_that_is_not_what_was_declared_is_refused(mime_type: str, declared: str) -> None:
+    if mime_type != declared:
+        assert code_of(TAKEN[mime_type], declared) == "type_mismatch"
+    else:
+        assert checked_kind(TAKEN[mime_type], declared) == declared
+
+
+def test_parameters_letters_and_old_names_of_a_declared_type_do_not_matter() -> None:
+    assert checked_kind(TEXT, "Text/Plain; charset=utf-8") == "text/plain"
+    assert checked_kind(jpeg(), "image/jpg") == "image/jpeg"
+    assert checked_kind(b"\xef\xbb\xbf" + TEXT, "text/plain") == "text/plain"
+
+
+@pytest.mark.parametrize("declared", ["text/html", "image/svg+xml", "text/css", "image/*", "x", "\r\nSet-Cookie: a"])
+def test_a_declared_type_that_is_not_taken_is_refused_whatever_the_content_is(declared: str) -> None:
+    assert code_of(png(), declared) == "type_not_allowed"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("declared", [None, *TAKEN])
+def test_what_only_looks_like_a_type_is_refused_under_every_name(name: str, declared: str | None) -> None:
+    assert code_of(REFUSED[name], declared) == "type_not_allowed"
+
+
+@pytest.mark.parametrize("name", SLIPPING)
+def test_what_is_a_good_file_besides_something_else_is_taken(name: str) -> None:
+    assert kind_of(SLIPPING[name]) in ("image/gif", "image/png", "text/plain")
+
+
+@pytest.mark.parametrize("make", [png, jpeg, gif, webp, webp_extended, webp_with_loss])
+def test_a_picture_is_as_large_as_its_header_says(make: type) -> None:
+    limit = 16_383 if make in (webp, webp_with_loss) else 16_384  # the most that these can say
+    assert kind_of(make(limit, 10)).startswith("image/")
+    if limit == 16_384:
+        assert code_of(make(limit + 1, 10)) == "image_too_large"
+        assert code_of(make(10, limit + 1)) == "image_too_large"
+    assert code_of(make(10_000, 10_000)) == "image_too_large"
+
+
+def test_a_small_file_that_claims_to_be_a_huge_picture_is_refused_unread() -> None:
+    bomb = png(100_000, 100_000)
+    assert len(bomb) < 1_024
+    assert code_of(bomb, "image/png") == "image_too_large"
+
+
+def test_nothing_and_too_much_are_refused() -> None:
+    assert code_of(b"") == "empty_attachment"
+    assert kind_of(png() + b"\0" * (MAX_BYTES - len(png()))) == "image/png"
+    assert code_of(png() + b"\0" * (MAX_BYTES - len(png()) + 1)) == "attachment_too_large"
+    assert kind_of(b"x" * MAX_TEXT_BYTES) == "text/plain"
+    assert code_of(b"x" * (MAX_TEXT_BYTES + 1)) == "attachment_too_large"
+    assert kind_of(PDF + b"\n" * MAX_TEXT_BYTES) == "application/pdf"
