@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import io
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -73,7 +74,7 @@ class SupabaseStorage:
 
     async def stream(self, path: str, method: str = "GET") -> tuple[int, Chunks]:
         response = await self._sent(method, "object/authenticated", path)
-        if response.status >= 400:
+        if response.status >= 300:
             raise await _refused(response)
         chunks = Chunks(_chunks(response), response.release)
         if "Content-Length" not in response.headers:
@@ -95,7 +96,7 @@ class SupabaseStorage:
 
     async def _asked(self, method: str, route: str, path: str, **sent: Any) -> bytes:
         response = await self._sent(method, route, path, **sent)
-        if response.status >= 400:
+        if response.status >= 300:
             raise await _refused(response)
         return b"".join([chunk async for chunk in _chunks(response)])
 
@@ -115,7 +116,7 @@ class SupabaseStorage:
             return await self._session.request(
                 method,
                 address,
-                data=data,
+                data=None if data is None else io.BytesIO(data),  # as bytes, a large one would hold up the loop
                 headers={
                     "Authorization": f"Bearer {key}",
                     "apikey": key,
@@ -200,7 +201,7 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
 
 
 async def _refused(response: aiohttp.ClientResponse) -> DragomanError:
-    """What an answer of 400 or more means. What is missing may be a 400 that says 404 in its body."""
+    """What an answer that is no success means. What is missing may be a 400 that says 404 in its body."""
     try:
         text = await response.content.read(4_096)
         said = msgspec.json.decode(text, type=dict[str, Any]) if text else {}

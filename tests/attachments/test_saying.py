@@ -1,0 +1,113 @@
+"""What a message says of an attachment: a block for the model, and where it is kept."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+import dragoman
+from dragoman import Message, MessageMetadata, Role, dialects
+from dragoman.attachments import Stored, attachment_block, message_metadata, serving_headers
+from dragoman.exchange import Request
+from dragoman.message import Attachment, DocumentBlock, ImageBlock, TextBlock
+from dragoman.rules import media_problem
+from tests.attachments.samples import PDF, TAKEN, TEXT, png
+
+WHEN = datetime(2026, 3, 13, 10, tzinfo=UTC)
+META = MessageMetadata()
+
+
+def stored(mime_type: str, ending: str = "bin", name: str | None = None) -> Stored:
+    return Stored("agent-files", f"agent-inputs/u/t/r/img.{ending}", mime_type, 3, "0" * 64, name)
+
+
+@pytest.mark.parametrize("mime_type", [mime_type for mime_type in TAKEN if mime_type.startswith("image/")])
+def test_a_picture_becomes_an_image_block_that_breaks_no_rule(mime_type: str) -> None:
+    block = attachment_block(stored(mime_type), TAKEN[mime_type])
+    assert isinstance(block, ImageBlock)
+    assert block.media_type == mime_type
+    assert base64.b64decode(block.source.data) == TAKEN[mime_type]
+    assert media_problem(block) is None
+
+
+def test_a_pdf_becomes_a_document_with_its_name() -> None:
+    block = attachment_block(stored("application/pdf", name="report.pdf"), PDF)
+    assert isinstance(block, DocumentBlock)
+    assert (block.media_type, block.name) == ("application/pdf", "report.pdf")
+    assert media_problem(block) is None
+
+
+def test_a_text_becomes_a_text_under_its_name() -> None:
+    said = TEXT.decode()
+    assert attachment_block(stored("text/plain", name="notes.txt"), TEXT) == TextBlock(f"notes.txt:\n\n{said}")
+    assert attachment_block(stored("text/plain"), b"\xef\xbb\xbf" + TEXT) == TextBlock(f"Attached text:\n\n{said}")
+
+
+def test_one_attachment_is_an_object_several_are_a_list_and_none_is_nothing() -> None:
+    one = Attachment("agent-files", "agent-inputs/u/t/r/img.jpg", "image/jpeg")
+    other = Attachment("agent-files", "agent-inputs/u/t/r/img.png", "image/png")
+    assert message_metadata() is None
+    assert message_metadata(stored("image/jpeg", "jpg")) == one
+    assert message_metadata(stored("image/jpeg", "jpg"), stored("image/png", "png")) == (one, other)
+
+
+def test_the_metadata_that_is_kept_is_the_specified_one() -> None:
+    metadata = MessageMetadata(user_message_attachments=message_metadata(stored("image/jpeg", "jpg", "cat.jpg")))
+    message = Message("01K4Q2ZZZZZZZZZZZZZZZZZZZZ", "s", Role.USER, (TextBlock("帮我看看这张图"),), metadata, WHEN)
+    written = json.loads(dragoman.encode(message))["metadata"]
+    assert written["user_message_attachments"] == {
+        "bucket": "agent-files",
+        "path": "agent-inputs/u/t/r/img.jpg",
+        "mime_type": "image/jpeg",
+    }
+
+
+@pytest.mark.parametrize("name", dialects.names())
+def test_a_picture_reaches_the_model_in_every_dialect_that_has_pictures(name: str) -> None:
+    block = attachment_block(stored("image/png"), png())
+    asked = Message("01K4Q2ZZZZZZZZZZZZZZZZZZZZ", "s", Role.USER, (TextBlock("What is it?"), block), META, WHEN)
+    dialect = dialects.load(name)
+    written = dialect.write_request(Request(model="m", messages=(asked,)))
+    assert isinstance(block, ImageBlock)
+    assert block.source.data in json.dumps(written.wire)
+    assert written.losses == ()
+
+
+# --- serving ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mime_type", "ending", "type_served", "how"),
+    [
+        ("image/png", "png", "image/png", "inline"),
+        ("image/jpeg", "jpg", "image/jpeg", "inline"),
+        ("image/gif", "gif", "image/gif", "inline"),
+        ("image/webp", "webp", "image/webp", "inline"),
+        ("application/pdf", "pdf", "application/pdf", "attachment"),
+        ("text/plain", "txt", "text/plain; charset=utf-8", "attachment"),
+        ("image/svg+xml", "svg", "application/octet-stream", "attachment"),
+        ("text/html", "html", "application/octet-stream", "attachment"),
+        ("text/html", "png", "application/octet-stream", "attachment"),
+        ("image/png", "html", "application/octet-stream", "attachment"),
+        ("application/octet-stream", "png", "application/octet-stream", "attachment"),
+    ],
+)
+def test_only_pictures_are_shown_and_nothing_runs(mime_type: str, ending: str, type_served: str, how: str) -> None:
+    headers = serving_headers(stored(mime_type, ending))
+    assert headers["Content-Type"] == type_served
+    assert headers["Content-Disposition"] == f'{how}; filename="img.{ending}"'
+    assert headers["Content-Length"] == "3"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
+    assert headers["Cache-Control"] == "private, no-store"
+
+
+def test_headers_can_always_be_sent() -> None:
+    odd = Stored("b", "agent-inputs/u/a' (1);=x,.png", "image/png", 1, "0" * 64, 'evil"\r\nSet-Cookie: x')
+    for name, value in serving_headers(odd).items():
+        assert f"{name}{value}".isascii()
+        assert value.isprintable()
+    assert "Set-Cookie" not in str(serving_headers(odd))
