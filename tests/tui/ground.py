@@ -24,7 +24,7 @@ from dragoman.tui.line import Line
 from tests.strict import StrictProvider
 from tests.turn.ground import Ground, ground
 
-PATIENCE_S = 6.0
+PATIENCE_S = 30.0
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d494844520000000100000001080600000"
     "01f15c4890000000d49444154789c6364f8ff1f0003030200ef8db54b0000000049454e44ae426082"

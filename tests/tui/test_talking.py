@@ -224,7 +224,7 @@ async def test_a_stream_that_breaks_off_is_shown_as_what_it_is(tmp_path: Path) -
         it.fakes["anthropic"].cut(900, say("These words will never be finished. " * 20))
         await it.write("Hello?")
         await it.is_over()
-        await it.shows("These words", "stream_incomplete", "error")
+        await it.shows("These words", "[stream_broken]", "· error")
 
 
 async def test_a_model_that_nobody_knows_is_an_error_and_the_line_can_be_had_back(tmp_path: Path) -> None:

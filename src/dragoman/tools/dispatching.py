@@ -273,7 +273,8 @@ class _OneCall:
         question = self._question(tool, input)
         began = time.monotonic()
         try:
-            answer = await asyncio.wait_for(confirm(question), self._bench.confirm_timeout_s)
+            async with asyncio.timeout(self._bench.confirm_timeout_s):
+                answer = await confirm(question)
         except TimeoutError:
             self._resolved(question, "timeout", None, began)
             raise ToolFailedError("Nobody allowed this call in time", error_class="confirmation_timeout") from None

@@ -10,9 +10,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from textual import events
+from textual.binding import Binding
 from textual.message import Message
 from textual.widgets import TextArea
 
@@ -22,6 +23,11 @@ _REMEMBERED: Final = 100
 
 class Line(TextArea):
     """Where a person writes."""
+
+    BINDINGS: ClassVar = [  # which the area below would take for itself
+        Binding("pageup", "app.scroll_talk(-1)", "Back", show=False),
+        Binding("pagedown", "app.scroll_talk(1)", "On", show=False),
+    ]
 
     class Sent(Message):
         """What was written."""

@@ -12,8 +12,8 @@ import msgspec
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
+from textual.timer import Timer
 from textual.widgets import Collapsible, Markdown, Static
-from textual.widgets.markdown import MarkdownStream
 
 from dragoman.message import (
     ContentBlock,
@@ -32,6 +32,7 @@ from dragoman.terminal import dollars, safe, safe_line
 _NAMES: Final = {Role.USER: "You", Role.SYSTEM: "System", Role.TOOL: "Tool"}
 _MOST: Final = 4_000  # characters of a call or a result that are shown
 _MOST_IN_TITLE: Final = 60
+_DRAWN_EVERY_S: Final = 0.05
 
 
 def heading(message: Message) -> str:
@@ -113,10 +114,12 @@ class MessageView(Vertical):
         self._role = role
         self._foot = Static("", markup=False, classes="foot")
         self._fault = Static("", markup=False, classes="error")
-        self._texts: dict[int, MarkdownStream] = {}
-        self._thoughts: dict[int, tuple[Static, list[str]]] = {}
-        self._inputs: dict[int, list[str]] = {}
+        self._texts: dict[int, Markdown] = {}
+        self._thoughts: dict[int, Static] = {}
         self.calls: dict[int, CallView] = {}
+        self._arrived: dict[int, list[str]] = {}  # by block: the pieces of a text that are not drawn yet; all of others
+        self._changed: set[int] = set()
+        self._drawing: Timer | None = None
 
     def compose(self) -> ComposeResult:
         yield Static(safe_line(self._who), markup=False, classes="who")
@@ -126,39 +129,54 @@ class MessageView(Vertical):
 
     # --- as it arrives -----------------------------------------------------------------------------------------------
 
+    def on_mount(self) -> None:
+        """Pieces come faster than they can be drawn; what came in a while is drawn at once."""
+        self._drawing = self.set_interval(_DRAWN_EVERY_S, self._draw)
+
+    async def _draw(self) -> None:
+        changed, self._changed = self._changed, set()
+        for index in sorted(changed):
+            if index in self._texts:
+                parts, self._arrived[index] = self._arrived[index], []
+                await self._texts[index].append(safe("".join(parts)))
+            elif index in self._thoughts:
+                self._thoughts[index].update(safe("".join(self._arrived[index])))
+            else:
+                self.calls[index].tell_input("".join(self._arrived[index]))
+
+    def _add(self, index: int, piece: str) -> None:
+        self._arrived.setdefault(index, []).append(piece)
+        self._changed.add(index)
+
     async def add_text(self, index: int, text: str) -> None:
         """More words of a block."""
         if index not in self._texts:
-            shown = Markdown("", open_links=False)
-            await self.mount(shown, before=self._fault)
-            self._texts[index] = Markdown.get_stream(shown)
-        await self._texts[index].write(safe(text))
+            self._texts[index] = Markdown("", open_links=False)
+            await self.mount(self._texts[index], before=self._fault)
+        self._add(index, text)
 
     async def add_thought(self, index: int, text: str) -> None:
         """More of what the model thinks, folded."""
         if index not in self._thoughts:
-            shown = Static("", markup=False, classes="thought")
-            await self.mount(Collapsible(shown, title="thinking", collapsed=True), before=self._fault)
-            self._thoughts[index] = (shown, [])
-        shown, parts = self._thoughts[index]
-        parts.append(text)
-        shown.update(safe("".join(parts)))
+            self._thoughts[index] = Static("", markup=False, classes="thought")
+            folded = Collapsible(self._thoughts[index], title="thinking", collapsed=True)
+            await self.mount(folded, before=self._fault)
+        self._add(index, text)
 
     async def add_call(self, index: int, name: str) -> None:
         """A call begins."""
         self.calls[index] = CallView(name)
-        self._inputs[index] = []
         await self.mount(self.calls[index], before=self._fault)
 
     def add_input(self, index: int, fragment: str) -> None:
         """More of a call's input."""
-        self._inputs[index].append(fragment)
-        self.calls[index].tell_input("".join(self._inputs[index]))
+        self._add(index, fragment)
 
     async def ended(self, message: Message | None = None, *, note: str = "", fault: str = "") -> None:
         """Nothing more comes."""
-        for stream in self._texts.values():
-            await stream.stop()
+        if self._drawing is not None:
+            self._drawing.stop()
+        await self._draw()
         told = " · ".join(one for one in (footing(message) if message is not None else "", note) if one)
         _tell(self._foot, told)
         _tell(self._fault, safe(fault))
@@ -182,10 +200,10 @@ class MessageView(Vertical):
                 await self.add_thought(index, text)
             case ToolUseBlock(name=name, input=value):
                 await self.add_call(index, name)
-                self.calls[index].tell_input(msgspec.json.encode(value).decode())
+                self.add_input(index, msgspec.json.encode(value).decode())
             case InvalidToolUseBlock(name=name, input_text=text):
                 await self.add_call(index, name)
-                self.calls[index].tell_input(text)
+                self.add_input(index, text)
             case ImageBlock(media_type=kind):
                 await self._add_line(f"▣ {safe_line(kind)}", "thought")
             case ToolResultBlock():
