@@ -206,8 +206,8 @@ class ChatApp(App[None]):
     async def ask(self, dialog: dialogs.Dialog | dialogs.Choice) -> str | None:
         """What a person chooses. When nobody waits for it any more, the question goes away."""
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        await self.push_screen(dialog, lambda chosen: None if answer.done() else answer.set_result(chosen))
         try:
+            await self.push_screen(dialog, lambda chosen: None if answer.done() else answer.set_result(chosen))
             return await answer
         except asyncio.CancelledError:
             if self.screen is dialog:
