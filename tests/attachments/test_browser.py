@@ -1,0 +1,112 @@
+"""Nothing that was uploaded runs in a browser: not what is taken, and not what would be if a look at it failed.
+
+Every file, as every type that is taken, is put into a page of the same origin as a picture, a frame, an object, a style
+and a script, and opened by itself. One that runs changes the title of the page, or asks the server for ``/ran``: that
+this would be seen is shown first, with a file that is served without our headers.
+"""
+
+from __future__ import annotations
+
+import html
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import quote
+
+import pytest
+from aiohttp import web
+
+from dragoman.attachments import serving_headers
+from dragoman.attachments.kinds import EXTENSIONS
+from dragoman.attachments.values import Stored
+from tests.attachments.samples import REFUSED, SLIPPING, SVG, gif, png
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+RAN = b"fetch('/ran').catch(()=>0);document.title='owned';"
+PAGE = b"<!doctype html><script>" + RAN + b"</script>"
+FILES = {
+    **SLIPPING,
+    "page": PAGE,
+    "page with a byte order mark": b"\xef\xbb\xbf" + PAGE,
+    "drawing": SVG.replace(b"document.title='owned'", RAN),
+    "gif that is a script": b"GIF89a/*" + gif()[8:] + b"*/=1;" + RAN,
+    "gif that is a script by its size": b"GIF89a=1;" + RAN,
+    "png and page": png() + PAGE,
+    "pdf and page": b"%PDF-1.4\n" + PAGE,
+    "script": RAN,
+    "nothing but markup": REFUSED["html with a byte order mark"],
+}
+
+
+class Door:
+    """A server that serves every file as every type that is taken."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+        self.served: set[str] = set()
+        self.url = ""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Door]:
+        app = web.Application()
+        app.router.add_get("/ran", self._ran)
+        app.router.add_get("/bare/{name}", self._bare)
+        app.router.add_get("/page/{name}", self._page)
+        app.router.add_get("/file/{name}/{ending}", self._file)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            yield self
+        finally:
+            await runner.cleanup()
+
+    async def _ran(self, request: web.Request) -> web.Response:
+        self.ran += 1
+        return web.Response(text="")
+
+    async def _bare(self, request: web.Request) -> web.Response:
+        return web.Response(body=FILES[request.match_info["name"]], headers={"Content-Type": "text/html"})
+
+    async def _page(self, request: web.Request) -> web.Response:
+        parts = ""
+        for ending in EXTENSIONS.values():
+            source = html.escape(f"/file/{quote(request.match_info['name'])}/{ending}")
+            parts += (
+                f'<img src="{source}"><iframe src="{source}"></iframe><object data="{source}"></object>'
+                f'<embed src="{source}"><link rel="stylesheet" href="{source}"><script src="{source}"></script>'
+            )
+        return web.Response(text=f"<!doctype html><title>clean</title>{parts}", content_type="text/html")
+
+    async def _file(self, request: web.Request) -> web.Response:
+        name, ending = request.match_info["name"], request.match_info["ending"]
+        mime_type = next(mime for mime, its in EXTENSIONS.items() if its == ending)
+        self.served.add(f"{name}/{ending}")
+        stored = Stored("b", f"agent-inputs/u/t/r/x.{ending}", mime_type, len(FILES[name]), "0" * 64)
+        return web.Response(body=FILES[name], headers=serving_headers(stored))
+
+
+@pytest.mark.slow
+async def test_nothing_that_was_uploaded_runs() -> None:
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine")
+    from playwright.async_api import Error, async_playwright
+
+    async with Door().open() as door, async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = await browser.new_page()
+        await page.goto(f"{door.url}/bare/page", wait_until="networkidle")
+        assert (await page.title(), door.ran) == ("owned", 1)
+        for name in FILES:
+            await page.goto(f"{door.url}/page/{quote(name)}", wait_until="load")
+            assert await page.title() == "clean", name
+            for ending in ("png", "gif"):  # pictures are the only ones that open: the others are downloads
+                await page.goto(f"{door.url}/file/{quote(name)}/{ending}", wait_until="load")
+                assert await page.title() != "owned", f"{name} as {ending}"
+        for ending in ("txt", "pdf"):
+            with pytest.raises(Error, match=r"Download|ERR_ABORTED"):
+                await page.goto(f"{door.url}/file/page/{ending}")
+        await browser.close()
+        assert door.ran == 1
+        assert len(door.served) == len(FILES) * len(EXTENSIONS)
