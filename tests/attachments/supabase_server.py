@@ -49,7 +49,9 @@ class SupabaseServer:
         app = web.Application(client_max_size=32 * 1024 * 1024)
         app.router.add_route("*", "/storage/v1/object/sign/{bucket}/{path:.+}", self._sign)
         app.router.add_route("*", "/storage/v1/object/authenticated/{bucket}/{path:.+}", self._object)
+        app.router.add_post("/storage/v1/object/list/{bucket}", self._list)
         app.router.add_route("*", "/storage/v1/object/{bucket}/{path:.+}", self._object)
+        app.router.add_delete("/storage/v1/object/{bucket}", self._remove)
         runner = web.AppRunner(app)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -93,6 +95,22 @@ class SupabaseServer:
         now, lasts = int(time.time()), (await request.json())["expiresIn"]
         token = jwt({"url": name, "scope": "download", "iat": now, "exp": now + lasts})
         return web.json_response({"signedURL": f"/object/sign/{name}?token={token}"})
+
+    async def _list(self, request: web.Request) -> web.Response:
+        """One level of names: a file has an id, and a folder has none."""
+        asked = await request.json()
+        before = f"{request.match_info['bucket']}/{asked['prefix']}/"
+        names = [name.removeprefix(before) for name in sorted(self.kept) if name.startswith(before)]
+        found = {name.partition("/")[0]: None if "/" in name else "1" for name in names}
+        listed = [{"name": name, "id": known} for name, known in found.items()]
+        return self.answers.get("list") or web.json_response(listed[: asked["limit"]])
+
+    async def _remove(self, request: web.Request) -> web.Response:
+        bucket, names = request.match_info["bucket"], (await request.json())["prefixes"]
+        if "keep" not in self.answers:
+            for name in names:
+                self.kept.pop(f"{bucket}/{name}", None)
+        return web.json_response([{"name": name} for name in names])
 
     def _served(self, name: str, token: str) -> web.Response:
         _, body, _ = token.split(".")

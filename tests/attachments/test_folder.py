@@ -108,3 +108,30 @@ async def test_an_error_of_the_system_does_not_name_places_of_this_machine(in_fo
         await in_folder.put(ANN, "t", "r", png())
     assert caught.value.code == "storage_failed"
     assert str(root) not in str(caught.value)
+
+
+async def test_what_an_interrupted_write_left_goes_with_its_owner_and_links_are_not_followed(
+    in_folder: Attachments, root: Path, tmp_path: Path
+) -> None:
+    stored = await in_folder.put(ANN, "t", "r", png())
+    (root / stored.path).with_name(".0123456789abcdef").write_bytes(b"half")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "x").write_text("x")
+    (root / "agent-inputs/ann/link").symlink_to(outside)
+    (root / "agent-inputs/ann/t/file").symlink_to(outside / "x")
+    assert await in_folder.delete_all(ANN) == 1
+    assert (outside / "x").read_text() == "x"
+    assert list((root / "agent-inputs").iterdir()) == []
+
+
+async def test_a_user_s_folder_that_is_a_link_is_not_emptied(
+    in_folder: Attachments, root: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside" / "t"
+    outside.mkdir(parents=True)
+    (outside / "x").write_text("x")
+    (root / "agent-inputs").mkdir(parents=True)
+    (root / "agent-inputs/ann").symlink_to(outside.parent)
+    assert await in_folder.delete_all(ANN) == 0
+    assert (outside / "x").exists()

@@ -109,6 +109,20 @@ async def test_what_is_deleted_is_gone_and_may_be_deleted_again(attachments: Att
             await asked
 
 
+async def test_everything_of_a_thread_or_of_a_user_can_be_let_go(attachments: Attachments) -> None:
+    kept = [await attachments.put(ANN, "t", f"r{number}", png()) for number in range(3)]
+    other_thread = await attachments.put(ANN, "tt", "r", png())
+    annie = await attachments.put(Owner("annie"), "t", "r", png())
+    assert await attachments.delete_all(ANN, "t") == 3
+    for one in kept:
+        with pytest.raises(UnknownAttachmentError):
+            await attachments.open(one.bucket, one.path, ANN)
+    assert await all_of(attachments, other_thread.bucket, other_thread.path, ANN) == png()
+    assert await attachments.delete_all(ANN) == 1
+    assert await attachments.delete_all(ANN) == 0
+    assert await all_of(attachments, annie.bucket, annie.path, Owner("annie")) == png()
+
+
 async def test_what_is_somebody_else_s_is_told_in_the_words_for_what_is_missing(attachments: Attachments) -> None:
     stored = await attachments.put(ANN, "t", "r", png())
     url = await attachments.signed_url(stored.bucket, stored.path, ANN)

@@ -212,6 +212,24 @@ async def test_what_the_storage_refuses_is_a_failure_of_storage(
     assert KEY not in str(caught.value)
 
 
+async def test_a_storage_that_only_says_that_it_deletes_is_a_failure(
+    in_supabase: Attachments, supabase: SupabaseServer
+) -> None:
+    await in_supabase.put(ANN, "t", "r", png())
+    supabase.answers["keep"] = web.Response()
+    with pytest.raises(StorageError, match="does not"):
+        await in_supabase.delete_all(ANN)
+    supabase.answers["list"] = web.json_response({"name": "x"})
+    with pytest.raises(StorageError, match="a list"):
+        await in_supabase.delete_all(ANN)
+
+
+async def test_more_files_than_one_list_has_are_all_let_go(in_supabase: Attachments, supabase: SupabaseServer) -> None:
+    supabase.kept |= {f"agent-files/agent-inputs/ann/t/r/{number}.png": (b"x", "image/png") for number in range(2_500)}
+    assert await in_supabase.delete_all(ANN) == 2_500
+    assert supabase.kept == {}
+
+
 async def test_a_storage_that_is_not_there_is_a_failure_of_storage() -> None:
     (port,) = free_ports(1)
     url = f"supabase://127.0.0.1:{port}/agent-files?scheme=http"

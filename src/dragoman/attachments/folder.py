@@ -7,6 +7,7 @@ link inside the folder is followed, so that whatever lies there, a path leads to
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import secrets
@@ -44,6 +45,12 @@ class FolderStorage:
     async def delete(self, path: str) -> None:
         try:
             await asyncio.to_thread(self._unlink, path)
+        except OSError as error:
+            raise _failed(error) from error
+
+    async def delete_under(self, prefix: str) -> int:
+        try:
+            return await asyncio.to_thread(self._delete_under, prefix)
         except OSError as error:
             raise _failed(error) from error
 
@@ -110,6 +117,19 @@ class FolderStorage:
         place = self._place(path)
         if place is not None and place.is_file() and not place.is_symlink():
             place.unlink(missing_ok=True)
+
+    def _delete_under(self, prefix: str) -> int:
+        """What interrupted writes left there goes, too, and so do folders and links, but not what a link leads to."""
+        top = self._place(f"{prefix}x")
+        deleted = 0
+        for folder, inner, names in os.walk(top.parent, topdown=False) if top is not None else ():
+            links = [name for name in (*inner, *names) if Path(folder, name).is_symlink()]
+            for name in {*names, *links}:
+                Path(folder, name).unlink(missing_ok=True)
+                deleted += name not in links and not name.startswith(".")
+            with contextlib.suppress(OSError):  # somebody is just putting something there
+                os.rmdir(folder)
+        return deleted
 
 
 async def _chunks(file: BinaryIO) -> AsyncGenerator[bytes]:

@@ -28,12 +28,13 @@ _DEVICES: Final = re.compile(r"(?i)con|prn|aux|nul|com[0-9]|lpt[0-9]")  # what W
 
 def made_path(owner: Owner, thread: str, run: str, ulid: str, extension: str) -> str:
     """The path of a new attachment."""
-    return f"{prefix_of(owner)}{_segment(thread)}/{_segment(run)}/{ulid}.{extension}"
+    return f"{prefix_of(owner, thread)}{_segment(run)}/{ulid}.{extension}"
 
 
-def prefix_of(owner: Owner) -> str:
-    """What the paths of all attachments of a user begin with."""
-    return f"{PREFIX}/{_segment(owner.user_id)}/"
+def prefix_of(owner: Owner, thread: str | None = None) -> str:
+    """What the paths of all attachments of a user, or of one of his threads, begin with."""
+    mine = f"{PREFIX}/{_segment(owner.user_id)}/"
+    return mine if thread is None else f"{mine}{_segment(thread)}/"
 
 
 def _segment(name: str) -> str:

@@ -18,7 +18,15 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from dragoman.attachments.folder import FolderStorage
 from dragoman.attachments.keys import SigningKeys
 from dragoman.attachments.kinds import EXTENSIONS, checked_kind, too_large, type_of_path
-from dragoman.attachments.paths import checked_bucket, checked_owner, checked_path, cleaned_name, made_path, missing
+from dragoman.attachments.paths import (
+    checked_bucket,
+    checked_owner,
+    checked_path,
+    cleaned_name,
+    made_path,
+    missing,
+    prefix_of,
+)
 from dragoman.attachments.s3 import S3Storage
 from dragoman.attachments.serving import headers_for
 from dragoman.attachments.supabase import SupabaseStorage
@@ -88,6 +96,10 @@ class Attachments:
     async def delete(self, bucket: str, path: str, owner: Owner) -> None:
         """Let a file go. It may be gone already."""
         await self._storage.delete(self._checked(bucket, path, owner))
+
+    async def delete_all(self, owner: Owner, thread: str | None = None) -> int:
+        """Let all files of a user go, or those of one thread; how many there were."""
+        return await self._storage.delete_under(prefix_of(owner, thread))
 
     # --- signed URLs -------------------------------------------------------------------------------------------------
 

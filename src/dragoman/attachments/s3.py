@@ -83,6 +83,17 @@ class S3Storage:
         except self._faults as error:
             raise self._failed(error) from error
 
+    async def delete_under(self, prefix: str) -> int:
+        deleted = 0
+        try:
+            async for page in self._obstore.list(self._opened, self._prefix + prefix.rstrip("/")):
+                found = [str(one["path"]) for one in page]
+                await self._obstore.delete_async(self._opened, found)
+                deleted += len(found)
+        except self._faults as error:
+            raise self._failed(error) from error
+        return deleted
+
     async def direct_url(self, path: str, ttl_s: int) -> str | None:
         if not self._is_direct:
             return None

@@ -86,6 +86,31 @@ class SupabaseStorage:
         with contextlib.suppress(UnknownAttachmentError):
             await self._asked("DELETE", "object", path)
 
+    async def delete_under(self, prefix: str) -> int:
+        deleted = 0
+        before: list[tuple[str, bool]] = []
+        while found := await self._listed(prefix):
+            if found == before:
+                raise _failed("it says that it deletes, and does not")
+            before = found
+            for name, is_folder in found:
+                deleted += await self.delete_under(f"{prefix}{name}/") if is_folder else 1
+            files = [prefix + name for name, is_folder in found if not is_folder]
+            if files:
+                await self._asked("DELETE", "object", None, json={"prefixes": files})
+        return deleted
+
+    async def _listed(self, prefix: str) -> list[tuple[str, bool]]:
+        """What lies in a folder, or the first thousand of it: names, and whether each is a folder itself."""
+        said = await self._asked(
+            "POST", "object/list", None, json={"prefix": prefix.rstrip("/"), "limit": 1_000, "offset": 0}
+        )
+        try:
+            found = msgspec.json.decode(said, type=list[dict[str, Any]])
+            return [(str(one["name"]), one.get("id") is None) for one in found]
+        except (msgspec.MsgspecError, KeyError):
+            raise _failed("it answered something else than a list") from None
+
     async def direct_url(self, path: str, ttl_s: int) -> str | None:  # noqa: ARG002  its signed URLs are direct
         return None
 
@@ -94,15 +119,24 @@ class SupabaseStorage:
             await self._session.close()
             self._session = None
 
-    async def _asked(self, method: str, route: str, path: str, **sent: Any) -> bytes:
+    async def _asked(self, method: str, route: str, path: str | None, *, json: object = None, **sent: Any) -> bytes:
+        if json is not None:
+            sent = {"data": msgspec.json.encode(json), "headers": {"Content-Type": "application/json"}}
         response = await self._sent(method, route, path, **sent)
         if response.status >= 300:
             raise await _refused(response)
         return b"".join([chunk async for chunk in _chunks(response)])
 
     async def _sent(
-        self, method: str, route: str, path: str, *, headers: Mapping[str, str] | None = None, data: bytes | None = None
+        self,
+        method: str,
+        route: str,
+        path: str | None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        data: bytes | None = None,
     ) -> aiohttp.ClientResponse:
+        """The answer to a request about an object, or about the bucket if there is no path."""
         import aiohttp  # noqa: PLC0415  only who uses Supabase waits for it to load
         from yarl import URL  # noqa: PLC0415
 
@@ -111,7 +145,8 @@ class SupabaseStorage:
                 timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S, sock_connect=5), cookie_jar=aiohttp.DummyCookieJar()
             )
         key = self._key.reveal()
-        address = URL(f"{self._base}/storage/v1/{route}/{quote(self.bucket, safe='')}/{quote(path)}", encoded=True)
+        place = quote(self.bucket, safe="") + ("" if path is None else f"/{quote(path)}")
+        address = URL(f"{self._base}/storage/v1/{route}/{place}", encoded=True)
         try:
             return await self._session.request(
                 method,
@@ -132,9 +167,8 @@ class SupabaseStorage:
 
     async def made(self, path: str, owner: Owner, ttl_s: int, now: float) -> str:  # noqa: ARG002  by its own clock
         """A URL that the storage signs. It is given out only if it leads where it should."""
-        body = msgspec.json.encode({"expiresIn": max(1, min(ttl_s, MAX_TTL_S))})
-        sent = {"Content-Type": "application/json"}
-        answer = await self._asked("POST", "object/sign", path, data=body, headers=sent)
+        lasts = max(1, min(ttl_s, MAX_TTL_S))
+        answer = await self._asked("POST", "object/sign", path, json={"expiresIn": lasts})
         try:
             relative = msgspec.json.decode(answer, type=dict[str, Any])["signedURL"]
             url = f"{self._base}/storage/v1{relative}"

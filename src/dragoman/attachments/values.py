@@ -101,6 +101,9 @@ class Storage(Protocol):
     async def delete(self, path: str) -> None:
         """Let it go. It may be gone already."""
 
+    async def delete_under(self, prefix: str) -> int:
+        """Let everything go whose path begins so, up to a slash; how many files that were."""
+
     async def direct_url(self, path: str, ttl_s: int) -> str | None:
         """A URL under which the storage itself serves it for a while, if it does so."""
 
