@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tracemalloc
+from pathlib import Path
 
+import apsw
 import pytest
 
 from dragoman import TextBlock
+from dragoman.errors import DamagedError
 from dragoman.message import MessageStatus, ToolUseBlock
-from dragoman.store import Store
+from dragoman.store import Store, open_store
 from dragoman.store.recent import Recent
 from dragoman.store.rows import columns_from, hash_of, message_from
 from tests.store.conftest import Place
@@ -72,7 +75,7 @@ def test_what_is_kept_takes_no_more_memory_than_it_may(text: str) -> None:
             columns = columns_from(made)
             hash_ = hash_of("s", number, columns)
             message = message_from("s", number, columns, hash_, {})
-            recent.put(hash_, message, len(columns.content_json) + len(columns.metadata_json))
+            recent.put("s", number, hash_, message, len(columns.content_json) + len(columns.metadata_json))
         del made, columns, hash_, message, usage
         assert 0.5 * most < tracemalloc.get_traced_memory()[0] < 4 * most
         assert recent.has_some_of("s")
@@ -83,11 +86,35 @@ def test_what_is_kept_takes_no_more_memory_than_it_may(text: str) -> None:
 def test_the_oldest_makes_way_and_what_is_too_large_is_not_kept() -> None:
     recent = Recent(most=10_000)
     for number in range(12):
-        recent.put(bytes([number]), said(f"{number}"), 300)
-    assert recent.get(b"\x00") is None
-    assert recent.get(b"\x0b") is not None
-    recent.put(b"large", said("large"), 1_000)
-    assert recent.get(b"large") is None
+        recent.put("s", number, b"hash", said(f"{number}"), 300)
+    assert recent.get("s", 0, b"hash") is None
+    assert recent.get("s", 11, b"hash") == said("11")
+    recent.put("s", 12, b"hash", said("large"), 1_000)
+    assert recent.get("s", 12, b"hash") is None
     recent.clear()
-    assert recent.get(b"\x0b") is None
-    assert not recent.has_some_of("")
+    assert recent.get("s", 11, b"hash") is None
+    assert not recent.has_some_of("s")
+
+
+def test_a_message_is_given_out_at_its_place_and_with_its_hash_alone() -> None:
+    recent = Recent()
+    recent.put("s", 1, b"old", said("so far"), 10)
+    recent.put("s", 1, b"new", said("so far, so good"), 10)
+    assert recent.get("s", 1, b"new") == said("so far, so good")
+    for session_id, seq, hash_ in (("s", 1, b"old"), ("s", 2, b"new"), ("t", 1, b"new")):
+        assert recent.get(session_id, seq, hash_) is None
+
+
+async def test_what_was_read_is_not_given_out_at_another_place_where_its_hash_stands(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    async with open_store(f"sqlite:///{path}") as store:
+        session = await store.create_session()
+        await store.append(session.id, [said(f"word {number}") for number in range(1, 7)])
+        assert len(await store.read(session.id)) == 6
+        other = apsw.Connection(str(path))
+        other.execute("UPDATE messages SET hash = (SELECT hash FROM messages WHERE seq = 5) WHERE seq = 2")
+        other.close()
+        for asked in (store.read(session.id), store.tail(session.id), store.read(session.id, after_seq=1, limit=1)):
+            with pytest.raises(DamagedError, match="message 2"):
+                await asked
+        assert len(await store.read(session.id, after_seq=2)) == 4

@@ -100,7 +100,8 @@ def _page(page: Page, places: range, recent: Recent) -> Generator[Statement, Row
         return [found_from(row) for row in (reversed(rows) if page.backward else rows)]
     rows = yield page.statement("hash, seq")
     _check_unbroken(page, rows, places)
-    known = [(seq, recent.get(bytes(hash_))) for hash_, seq in (reversed(rows) if page.backward else rows)]
+    found = reversed(rows) if page.backward else rows
+    known = [(seq, recent.get(page.session_id, seq, bytes(hash_))) for hash_, seq in found]
     missing = [seq for seq, message in known if message is None]
     others: Rows = []
     if missing:

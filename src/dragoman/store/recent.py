@@ -1,9 +1,9 @@
 """Messages that were read lately, so that a history that is read at every turn is decoded once.
 
-A message is kept under the hash of its row, which covers everything that the row says and where it stands. Who asks
-brings the hash that stands in the table now, so what another process has changed or deleted meanwhile is never given
-out. What a caller could change (a message with a dictionary in it) is not kept. The one rule: a hit is exactly what
-decoding the row again would give.
+A message is kept under its place, with the hash of its row, which covers everything that the row says and where it
+stands. Who asks brings the hash that the table gives for that place now, so what another process has changed or deleted
+meanwhile is never given out, nor what a damaged index takes for the row of another place. What a caller could change (a
+message with a dictionary in it) is not kept. The one rule: a hit is exactly what decoding the row again would give.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Recent:
 
     def __init__(self, most: int = _MOST_CHARACTERS) -> None:
         self._most = most
-        self._kept: dict[bytes, tuple[str, Message, int]] = {}
+        self._kept: dict[tuple[str, int], tuple[bytes, Message, int]] = {}
         self._of_session: dict[str, int] = {}  # how many
         self._size = 0
 
@@ -31,24 +31,28 @@ class Recent:
         """Whether it is worth asking for messages of a session."""
         return session_id in self._of_session
 
-    def get(self, hash_: bytes) -> Message | None:
-        """The message of the row that has this hash."""
-        kept = self._kept.get(hash_)
-        return kept[1] if kept is not None else None
+    def get(self, session_id: str, seq: int, hash_: bytes) -> Message | None:
+        """The message at a place, if its row still has this hash."""
+        kept = self._kept.get((session_id, seq))
+        return kept[1] if kept is not None and kept[0] == hash_ else None
 
-    def put(self, hash_: bytes, message: Message, characters: int) -> None:
-        """Keep a message whose row is as it was written, and has so many characters."""
+    def put(self, session_id: str, seq: int, hash_: bytes, message: Message, characters: int) -> None:
+        """Keep the message of a row that is as it was written, and has so many characters."""
         size = characters + _SURROUNDINGS
-        if size > self._most // 8 or hash_ in self._kept or not _is_fixed(message):
+        place = session_id, seq
+        if place in self._kept:
+            self._drop(place)
+        if size > self._most // 8 or not _is_fixed(message):
             return
-        self._kept[hash_] = (message.session_id, message, size)
-        self._of_session[message.session_id] = self._of_session.get(message.session_id, 0) + 1
+        self._kept[place] = (hash_, message, size)
+        self._of_session[session_id] = self._of_session.get(session_id, 0) + 1
         self._size += size
         while self._size > self._most:
             self._drop(next(iter(self._kept)))
 
-    def _drop(self, hash_: bytes) -> None:
-        session_id, _, size = self._kept.pop(hash_)
+    def _drop(self, place: tuple[str, int]) -> None:
+        session_id, _ = place
+        _, _, size = self._kept.pop(place)
         self._size -= size
         self._of_session[session_id] -= 1
         if not self._of_session[session_id]:

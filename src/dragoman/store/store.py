@@ -336,7 +336,7 @@ class Store(TraceMethods, RepricingMethods):
             message = message_from(one.session_id, one.seq, one.columns, one.hash, blobs)
             if not blobs:
                 characters = len(one.columns.content_json) + len(one.columns.metadata_json)
-                self._recent.put(one.hash, message, characters)
+                self._recent.put(one.session_id, one.seq, one.hash, message, characters)
             rows.append(Row(one.seq, message))
         return rows
 
