@@ -31,7 +31,7 @@ from dragoman.transcripts import FORMATS, detect, format_named
 from tests import strategies
 
 NOON = datetime(2026, 5, 8, 12, tzinfo=UTC)
-FEWER = settings(max_examples=max(1, settings().max_examples // 4))  # each of them is done for every format
+FEWER = settings(max_examples=max(1, settings().max_examples // 8))  # each of them is done for every format
 
 
 def read(name: str, wire: Any) -> tuple[Message, ...]:

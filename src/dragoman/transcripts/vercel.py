@@ -422,7 +422,7 @@ def _draft_answer(message: Message, drafts: list[_Draft], calls: dict[str, _Draf
             continue
         if draft is not drafts[-1] or not _is_of(block, draft.steps[-1]):
             losing.lose(message, "order", "a result stands with its call here, before what was said since")
-        draft.results[block.tool_use_id] = (message, answer)
+        draft.results[block.tool_use_id] = (message.replace(content=(answer,)), answer)
 
 
 def _is_of(result: ToolResultBlock, step: Message) -> bool:
