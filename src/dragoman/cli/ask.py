@@ -8,6 +8,7 @@ the turn, and what had arrived stays in the store. The one rule: the standard ou
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from dragoman import settings as keys
 from dragoman.cli.offering import offered
 from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
 from dragoman.cli.terminal import dollars, print_json, safe, safe_line
-from dragoman.errors import InputError
+from dragoman.errors import DragomanError, InputError
 from dragoman.event import TextDelta
 from dragoman.exchange import Options, ResponseFormat, StopReason
 from dragoman.message import ContentBlock, Message, TextBlock
@@ -84,6 +85,8 @@ async def ask(
     verbose
         Say on the standard error which session it is, who answers, and what it cost.
     """
+    if not verbose:
+        logging.getLogger("dragoman").addHandler(logging.NullHandler())  # what the answer lacks is told anyway
     content = _content(question, image)
     options = Options(max_output_tokens=max_tokens, response_format=_format(schema))
     settings = keys.load()
@@ -99,7 +102,12 @@ async def ask(
             options=options,
             confirm=asking.confirm,
         ) as agent:
-            return await asking.answered(agent, found, content, model)
+            try:
+                return await asking.answered(agent, found, content, model)
+            except DragomanError:
+                if not (await kept.get_session(found.id)).last_seq:
+                    await kept.delete_session(found.id)  # nothing was ever said in it
+                raise
 
 
 def _content(question: str | None, images: Sequence[Path]) -> tuple[ContentBlock, ...]:

@@ -24,7 +24,7 @@ REFUSED = 1
 
 async def swap(
     session: str,
-    model: str,
+    model: Annotated[str, Parameter(allow_leading_hyphen=True)],
     *,
     dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     policy: Literal["strict", "placeholder"] = "strict",

