@@ -50,6 +50,9 @@ def test_parameters_letters_and_old_names_of_a_declared_type_do_not_matter() -> 
     assert checked_kind(TEXT, "Text/Plain; charset=utf-8") == "text/plain"
     assert checked_kind(jpeg(), "image/jpg") == "image/jpeg"
     assert checked_kind(b"\xef\xbb\xbf" + TEXT, "text/plain") == "text/plain"
+    assert checked_kind(b"# Title\n", "text/markdown") == "text/plain"
+    assert checked_kind(b'{"a": 1}', "application/json") == "text/plain"
+    assert code_of(png(), "text/csv") == "type_mismatch"
 
 
 @pytest.mark.parametrize("declared", ["text/html", "image/svg+xml", "text/css", "image/*", "x", "\r\nSet-Cookie: a"])

@@ -8,8 +8,11 @@ import string
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dragoman.attachments import MAX_TTL_S, Attachments, Owner, Place, SigningKeys, open_attachments, parse_signed_url
+from dragoman.attachments.urls import OwnUrls
 from dragoman.errors import AttachmentError, AttachmentUrlError, DragomanError, SettingsError, UnknownAttachmentError
 from tests.attachments.conftest import ANN, BASE, BOB, Clock
 from tests.attachments.samples import png
@@ -314,3 +317,10 @@ def test_a_base_that_no_url_can_begin_with_is_refused(tmp_path: Path, base: str)
     with pytest.raises(SettingsError) as caught:
         open_attachments(tmp_path.as_uri(), base_url=base, environment={})
     assert caught.value.code == "invalid_base_url"
+
+
+@given(st.one_of(st.text(), st.text().map(lambda rest: f"{BASE}/storage/v1/object/sign/agent-files/{rest}?token=x.y")))
+def test_whatever_is_sent_as_a_url_is_refused_and_breaks_nothing(url: str) -> None:
+    urls = OwnUrls(BASE, "agent-files", SigningKeys.from_text(f"k:{'s' * 32}"))
+    with pytest.raises(DragomanError):
+        urls.verified(url, 1_800_000_000)

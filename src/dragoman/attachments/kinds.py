@@ -22,7 +22,15 @@ EXTENSIONS: Final = {
     "text/plain": "txt",
 }
 _TYPES: Final = {**{extension: mime for mime, extension in EXTENSIONS.items()}, "jpeg": "image/jpeg"}
-_ALIASES: Final = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "application/x-pdf": "application/pdf"}
+_ALIASES: Final = {  # other names of a type; texts that browsers name by their ending are kept and served as plain ones
+    "image/jpg": "image/jpeg",
+    "image/pjpeg": "image/jpeg",
+    "application/x-pdf": "application/pdf",
+    "application/json": "text/plain",
+    "text/csv": "text/plain",
+    "text/markdown": "text/plain",
+    "text/tab-separated-values": "text/plain",
+}
 _SNIFFED: Final = 1_445  # as far as browsers look for a type (WHATWG MIME Sniffing, 2026)
 _MARKUP: Final = re.compile(
     rb"(?i)<(?:!doctype|html|head|body|script|iframe|svg|object|embed|meta|link|style|foreignobject)\b"
