@@ -11,7 +11,7 @@ UV_VERSION := 0.13.7
 
 PYTEST_ARGS ?=
 PYTEST_PARALLEL ?= -n auto --maxprocesses 4 --dist worksteal
-RUN_ARGS ?= tour
+RUN_ARGS ?=
 BENCH ?= format dialect store convert turn
 BENCH_ARGS ?=
 LOCK_ARGS ?=
@@ -27,8 +27,11 @@ help: ## List the verbs
 
 setup: $(STAMP) ## Make .venv with everything that the other verbs need
 
-run: $(STAMP) ## Show what Dragoman does, in the terminal (RUN_ARGS="…" runs another command)
-	@$(BIN)/dragoman $(RUN_ARGS)
+# Without a terminal, in a pipe or on an integration server, the embedded model answers one question instead.
+run: $(STAMP) ## Talk with the embedded model, in the terminal (RUN_ARGS="tour" shows the format; or any other command)
+	@if [ -n "$(RUN_ARGS)" ]; then exec $(BIN)/dragoman $(RUN_ARGS); \
+	elif [ -t 0 ] && [ -t 1 ]; then exec $(BIN)/dragoman chat --model local; \
+	else exec $(BIN)/dragoman ask --model local --max-tokens 60 "Say hello in one sentence." </dev/null; fi
 
 test: check ## Run every check and every test (PYTEST_ARGS="-k name" for some of them)
 	$(BIN)/pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)

@@ -337,3 +337,14 @@ async def test_quit_leaves(tmp_path: Path) -> None:
     async with chat(tmp_path, "anthropic") as it:
         await it.write("/quit")
         await it.until(lambda: not it.app.is_running)
+
+
+async def test_whoever_leaves_while_a_question_is_open_just_leaves(tmp_path: Path) -> None:
+    async with chat(tmp_path, "anthropic", tools=[burn]) as it:
+        it.fakes["anthropic"].call("burn", {"what": "letters"})
+        await it.write("Burn the letters")
+        await it.is_asked()
+        await it.press("ctrl+q")
+        await it.until(lambda: not it.app.is_running)
+        await it.app.agent.close()
+        assert RUN == []

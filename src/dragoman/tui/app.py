@@ -210,7 +210,7 @@ class ChatApp(App[None]):
             await self.push_screen(dialog, lambda chosen: None if answer.done() else answer.set_result(chosen))
             return await answer
         except asyncio.CancelledError:
-            if self.screen is dialog:
+            if dialog.is_current:
                 self.pop_screen()
             raise
 
@@ -266,9 +266,9 @@ class _Shown:
             case TurnBegan():
                 await self._app.began(event)
             case AnswerBegan(model=model):
-                self._view = await self._app.add_view(model)
                 if told := _not_told(event):
                     await self._app.say(told)
+                self._view = await self._app.add_view(model)
             case AnswerEnded(row=row, fault=fault) if self._view is not None:
                 await self._view.ended(row.message, fault=_words(fault))
                 self._view = None

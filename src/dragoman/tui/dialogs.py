@@ -45,7 +45,7 @@ class Dialog(ModalScreen[str | None]):
     def __init__(self, title: str, body: Sequence[Piece], buttons: Sequence[tuple[str, str]]) -> None:
         super().__init__()
         self._title = title
-        self._body = Content.assemble(*body)
+        self._body = Content.assemble(*body).rstrip()
         self._buttons = buttons
 
     def compose(self) -> ComposeResult:
@@ -121,9 +121,9 @@ def preflight(plan: SwapPlan) -> Dialog:
     others = [one for one in plan.blocks if one.outcome != "kept"]
     for block in others[:_BLOCKS_SHOWN]:
         outcome = block.outcome.replace("_", " ")
-        body += [(f"  {block.block_type} {block.place}: {outcome}, {safe_line(block.reason)}\n", "$text-muted")]
+        body += [(f"  {block.block_type} {block.place}: {outcome}, {safe_line(block.reason)}\n", "dim")]
     if len(others) > _BLOCKS_SHOWN:
-        body += [(f"  and {len(others) - _BLOCKS_SHOWN} more\n", "$text-muted")]
+        body += [(f"  and {len(others) - _BLOCKS_SHOWN} more\n", "dim")]
     body += [
         f"About {plan.estimated_input_tokens:,} tokens: ",
         ("it fits\n", "$text-success") if plan.fits else ("it does not fit\n", "$text-error"),
@@ -139,7 +139,7 @@ def preflight(plan: SwapPlan) -> Dialog:
 def models(found: Iterable[tuple[Model, tuple[str, ...]]]) -> Choice:
     """Which model is to go on."""
     options = [
-        (model.id, Content.assemble(safe_line(model.id), (f"  {', '.join(aliases)}", "$text-muted")))
+        (model.id, Content.assemble(safe_line(model.id), (f"  {', '.join(aliases)}", "dim")))
         for model, aliases in found
     ]
     return Choice("Who goes on?", options)
@@ -167,7 +167,7 @@ def _bars(title: str, totals: Sequence[Totals]) -> list[Piece]:
             f"{safe_line(one.group or '?')}\n",
             (f"{'█' * length or '▏':{_BAR}} ", "$primary"),
             f"{dollars(one.cost_usd)} ",
-            (f"· {tokens:,} → {one.output_tokens:,} tokens\n", "$text-muted"),
+            (f"· {tokens:,} → {one.output_tokens:,} tokens\n", "dim"),
         ]
     return body
 
@@ -180,7 +180,7 @@ def sessions(found: Sequence[Session], now: datetime) -> Choice:
     options = []
     for one in found:
         about = f"  {counted(one.last_seq, 'message')}, {age(one.updated_at, now)}"
-        label = Content.assemble(safe_line(one.title or one.id)[:60], (about, "$text-muted"))
+        label = Content.assemble(safe_line(one.title or one.id)[:60], (about, "dim"))
         options.append((one.id, label))
     return Choice("Conversations", options)
 
@@ -195,4 +195,4 @@ def _snippet(hit: Hit) -> Content:
     label = Content(same_length(hit.snippet))
     for start, end in hit.highlights:
         label = label.stylize("bold $text-accent", start, end)
-    return Content.assemble((f"{hit.role}: ", "$text-muted"), label)
+    return Content.assemble((f"{hit.role}: ", "dim"), label)
