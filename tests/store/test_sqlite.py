@@ -15,10 +15,10 @@ from typing import Any
 import apsw
 import pytest
 
-from dragoman.errors import StoreUnusableError
+from dragoman.errors import DamagedError, StoreUnusableError
 from dragoman.store import Store, open_store, sqlite
 from dragoman.store.operation import Operation, Passing
-from tests.store.talk import said, texts
+from tests.store.talk import answered, said, texts, used
 
 _SOON_S = 0.5
 _WORDS = "of a message that takes some room " * 100
@@ -240,3 +240,15 @@ async def test_a_write_waits_for_other_programs_without_stopping_the_event_loop(
         stranger.execute("ROLLBACK")
         stranger.close()
         assert (await waiting)[0].seq == 42
+
+
+@pytest.mark.parametrize("amount", ["x'00'", "'0.1.2'", "'1E-99999'"])
+async def test_an_amount_that_is_no_number_is_damage(path: Path, amount: str) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        session = await store.create_session()
+        await store.append(session.id, [answered(text, usage=used(1, 1, "0.1")) for text in ("one", "two")])
+        other = apsw.Connection(str(path))
+        other.execute(f"UPDATE usage SET cost_usd = {amount} WHERE seq = 2")
+        other.close()
+        with pytest.raises(DamagedError, match="no number"):
+            await store.totals("session")

@@ -334,7 +334,10 @@ class _DecimalSum:
         self._sum = Decimal(0)
 
     def step(self, *amounts: Any) -> None:
-        self._sum = _EXACT.add(self._sum, Decimal(amounts[0]))
+        try:
+            self._sum = _EXACT.add(self._sum, Decimal(amounts[0]))
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise DamagedError(f"an amount is no number ({error})", remedy="Run dragoman verify") from None
 
     def final(self) -> str:
         return str(self._sum)
