@@ -148,7 +148,8 @@ class Subscription:
         """Let more events come, so that a batch is worth its name; not when somebody waits for it."""
         if self._linger_s and not self._is_ending and len(self._waiting) < self._most:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), self._linger_s)
+                async with asyncio.timeout(self._linger_s):  # wait_for may forget a cancel (Python 3.11)
+                    await self._hurry.wait()
 
     async def idle(self) -> None:
         """Wait until nothing waits for it, and it has taken everything."""
@@ -375,7 +376,8 @@ class Bus:
             return
         if self._dispatching not in (None, asyncio.current_task()):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._is_quiet.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._is_quiet.wait()
         task = self._subscriptions.pop(subscription, None)
         subscription.end()
         if task is not None:

@@ -177,28 +177,23 @@ class _Attempts:
                 if not 200 <= answer.status < 300:
                     end = StreamError(await self._refusal(answer))
                 else:
-                    async with aclosing(self._read_events(answer)) as events:
+                    pieces = self._pieces(answer, self.client.limits.stream_bytes)
+                    async with aclosing(pieces), aclosing(self._translated(pieces)) as events:
                         async for event in events:
-                            if type(event) is MessageComplete or type(event) is StreamError:
-                                end = event
-                                self.has_ended = True
-                                if type(event) is StreamError:
-                                    break
-                            else:
+                            kind = type(event)
+                            if kind is not MessageComplete and kind is not StreamError:
                                 yield event
+                                continue
+                            end = event
+                            self.has_ended = True
+                            if kind is StreamError:
+                                break
+        except InputError as error:  # what a reader could not take; what it gave before stands
+            end = StreamError(_server_fault("bad_event", error.what))
         except Broken as error:
             end = StreamError(error.fault)
         self._ended()
         yield self._last(end)
-
-    async def _read_events(self, answer: Answer) -> AsyncGenerator[StreamEvent, None]:
-        pieces = self._pieces(answer, self.client.limits.stream_bytes)
-        try:
-            async with aclosing(pieces), aclosing(self._translated(pieces)) as events:
-                async for event in events:
-                    yield event
-        except InputError as error:  # what a reader could not take; what it gave before stands
-            yield StreamError(_server_fault("bad_event", error.what))
 
     def _translated(self, pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[StreamEvent, None]:
         # A generator, though it is declared as an iterator.

@@ -111,15 +111,14 @@ class _Asking:
         turn.tally.llm_calls += 1
         return cls(turn, call, Growing(agent.store, row, turn.adapter, context), began)
 
-    async def events(self) -> AsyncGenerator[StreamEvent, None]:
+    def events(self) -> AsyncGenerator[StreamEvent, None]:
         """What the provider says, streamed or as if it were."""
-        client = self.turn.agent.client
         if self.turn.agent.streamed:
-            async with aclosing(client.stream(self.call, self.journal)) as stream:
-                async for event in stream:
-                    yield event
-            return
-        for event in unfold(await client.send(self.call, self.journal)):
+            return self.turn.agent.client.stream(self.call, self.journal)
+        return self._unfolded()
+
+    async def _unfolded(self) -> AsyncGenerator[StreamEvent, None]:
+        for event in unfold(await self.turn.agent.client.send(self.call, self.journal)):
             yield event
 
     async def end(self, fault: Fault | None = None) -> AnswerEnded:
