@@ -40,7 +40,9 @@ FORMS = {
 }
 
 
-APART = {"vercel": {MOVED}}  # a result stands with its call there, and in a few recorded histories it does not follow it
+APART = {
+    "vercel": {MOVED}
+}  # a result stands with its call there, and in a few recorded histories it does not follow it
 CONVERSATIONS = {each.NAME: each for each in conversations()}
 EVERYTHING = (*dialects.names(), *CONVERSATIONS)
 

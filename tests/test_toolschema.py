@@ -109,7 +109,9 @@ def test_every_problem_is_collected_before_the_registration_fails() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["", "ReadFile", "read-file", "1read", "read__", "a__b__c", "read___file", "read_", "a" * 65, "réad", "a\n"])
+@pytest.mark.parametrize(
+    "name", ["", "ReadFile", "read-file", "1read", "read__", "a__b__c", "read___file", "read_", "a" * 65, "réad", "a\n"]
+)
 def test_a_tool_s_name_is_snake_case(name: str) -> None:
     assert problems_of_tool(tool({"type": "object"}, name))
 
