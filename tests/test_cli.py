@@ -149,3 +149,16 @@ def test_an_unknown_model_is_an_error_that_helps() -> None:
     done = run("price", "nobody:knows", "--input-tokens", "1")
     assert done.returncode == 2
     assert "price file" in done.stderr
+
+
+def test_help_imports_nothing_that_only_some_commands_need() -> None:
+    heavy = ("textual", "aiohttp", "apsw", "psycopg", "xllamacpp", "mcp", "keyring", "opentelemetry", "genai_prices")
+    rooms = ("dragoman.store", "dragoman.turn", "dragoman.tui", "dragoman.client", "dragoman.dialects")
+    code = (
+        "import sys; sys.argv = ['dragoman', '--help']\n"
+        "from dragoman.cli import main\n"
+        "try: main()\n"
+        f"finally: print(sorted(name for name in {(*heavy, *rooms, 'rich.markdown', 'asyncio')} if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import sys
 from pathlib import Path
 
 from dragoman import settings as keys
@@ -40,6 +41,8 @@ async def chat(
     workspace
         The folder in which tools work. Without it, this one.
     """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InputError("this is no terminal", remedy="In pipes and scripts, use dragoman ask")
     if importlib.util.find_spec("textual") is None:
         raise InputError("the terminal chat is not installed", remedy="pip install 'dragoman[tui]'")
     from dragoman.tui import ChatApp  # noqa: PLC0415
