@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from textual.widgets import Button, OptionList
 from dragoman.exchange import SideEffects
 from dragoman.message import Role, ToolResultBlock
 from dragoman.tools import tool
+from dragoman.tui.commands import Commands
 from dragoman.tui.views import words_of
+from tests.conftest import ROOT
 from tests.tui.ground import PIXEL, Chat, chat
 
 RUN: list[str] = []
@@ -348,3 +351,9 @@ async def test_whoever_leaves_while_a_question_is_open_just_leaves(tmp_path: Pat
         await it.until(lambda: not it.app.is_running)
         await it.app.agent.close()
         assert RUN == []
+
+
+def test_every_command_is_documented_and_every_documented_command_exists() -> None:
+    page = (ROOT / "docs" / "chat.md").read_text("utf-8")
+    documented = re.findall(r"^\| `/(\w+)", page, flags=re.MULTILINE)
+    assert sorted(documented) == sorted(name.removeprefix("do_") for name in vars(Commands) if name.startswith("do_"))
