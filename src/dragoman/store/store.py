@@ -309,6 +309,8 @@ class Store(TraceMethods, RepricingMethods):
         while rows := await self.read(session_id, after, page):
             for row in rows:
                 yield row
+            if len(rows) < page:  # nothing is behind it
+                return
             after = rows[-1].seq
 
     async def _stored(self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], Operation[Result]]) -> Result:
