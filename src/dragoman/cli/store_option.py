@@ -1,7 +1,7 @@
 """Which store a command works on, and which session.
 
-A store is named by ``--store``, else by the variable ``DRAGOMAN_STORE``, else it is a file in the user's data
-directory; ``DRAGOMAN_BLOBS`` names another place for large content than the store's own. A session is named by its
+A store is named by ``--store``, else by the variable ``DRAGOMAN_STORE``, else by the configuration file, else it is a
+file in the user's data directory; ``DRAGOMAN_BLOBS`` names another place for large content than the store's own. A session is named by its
 id, by a beginning or an end of it that no other has, or as ``last``. The one rule: only a command that adds something
 makes a store where there is none; a name that was mistyped makes nothing.
 """
@@ -57,9 +57,27 @@ def default_path() -> Path:
 
 def url_from(given: str | None) -> str:
     """The URL of the store that is meant."""
+    given = given or _from_settings()
     if given and re.match("[A-Za-z][A-Za-z0-9+.-]+:", given):  # one letter would be a drive of Windows
         return given
     return f"sqlite:///{quote(str(Path(given) if given else default_path()))}"
+
+
+def _from_settings() -> str | None:
+    """The store that the configuration file names, if there is such a file."""
+    if not (os.environ.get("DRAGOMAN_CONFIG") or _config_file().exists()):
+        return None  # what is not there need not be looked for
+    from dragoman import settings  # noqa: PLC0415  slower to import than most commands are to run
+
+    return settings.load().store.value or None
+
+
+def _config_file() -> Path:
+    if sys.platform == "win32":
+        folder = os.environ.get("APPDATA") or Path.home() / "AppData" / "Roaming"
+    else:
+        folder = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(folder) / "dragoman" / "config.toml"
 
 
 def without_password(url: str) -> str:
