@@ -1,9 +1,9 @@
 """Which store a command works on, and which session.
 
 A store is named by ``--store``, else by the variable ``DRAGOMAN_STORE``, else by the configuration file, else it is a
-file in the user's data directory; ``DRAGOMAN_BLOBS`` names another place for large content than the store's own. A session is named by its
-id, by a beginning or an end of it that no other has, or as ``last``. The one rule: only a command that adds something
-makes a store where there is none; a name that was mistyped makes nothing.
+file in the user's data directory; ``DRAGOMAN_BLOBS`` names another place for large content than the store's own. A
+session is named by its id, by a beginning or an end of it that no other has, or as ``last``. The one rule: only a
+command that adds something makes a store where there is none; a name that was mistyped makes nothing.
 """
 
 from __future__ import annotations
