@@ -9,7 +9,7 @@ import pty
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -556,13 +556,23 @@ def test_a_wrong_argument_is_one_line_too(chats: Path, arguments: Sequence[str])
     assert "See dragoman " in failed(run(*arguments, store=chats), "usage")
 
 
-@pytest.mark.parametrize("command", [name for name in app if not name.startswith("-")])
-def test_help_teaches_with_examples_that_are_understood(command: str) -> None:
-    shown = run(command, "--help").stdout
+def _commands() -> Iterator[tuple[str, ...]]:
+    """Every command, those of a family each with the family's name before it."""
+    for name in app:
+        if not name.startswith("-"):
+            family = [other for other in app[name] if not other.startswith("-")] if name == "route" else []
+            yield from ((name, other) for other in family) if family else [(name,)]
+
+
+@pytest.mark.parametrize("command", list(_commands()), ids=" ".join)
+def test_help_teaches_with_examples_that_are_understood(command: tuple[str, ...]) -> None:
+    shown = run(*command, "--help").stdout
     examples = [line.strip() for line in shown.splitlines() if line.startswith("  dragoman ")]
     assert examples
     assert "Exit code 0" in shown
     for example in examples:
-        program, name, *arguments = shlex.split(re.sub(" [<>] .*", "", example))
-        assert (program, name) == ("dragoman", command)
-        app.parse_args([name, *arguments], exit_on_error=False, print_error=False)
+        last = example.rpartition(" | ")[2]  # what another command gives may be piped into it
+        program, *arguments = shlex.split(re.sub(" [<>] .*", "", last))
+        assert program == "dragoman"
+        assert tuple(arguments[: len(command)]) == command
+        app.parse_args(arguments, exit_on_error=False, print_error=False)

@@ -8,8 +8,7 @@ this would be seen is shown first, with a file that is served without our header
 from __future__ import annotations
 
 import html
-import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import quote
 
@@ -21,7 +20,6 @@ from dragoman.attachments.kinds import EXTENSIONS
 from dragoman.attachments.values import Stored
 from tests.attachments.samples import REFUSED, SLIPPING, SVG, gif, png
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 RAN = b"fetch('/ran').catch(()=>0);document.title='owned';"
 PAGE = b"<!doctype html><script>" + RAN + b"</script>"
 FILES = {
@@ -88,13 +86,12 @@ class Door:
 
 
 @pytest.mark.slow
-async def test_nothing_that_was_uploaded_runs() -> None:
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine")
+async def test_nothing_that_was_uploaded_runs(program: Callable[[str, str], str]) -> None:
+    chromium = program("chromium", "chromium")
     from playwright.async_api import Error, async_playwright
 
     async with Door().open() as door, async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = await browser.new_page()
         await page.goto(f"{door.url}/bare/page", wait_until="networkidle")
         assert (await page.title(), door.ran) == ("owned", 1)
