@@ -61,7 +61,7 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _FAR_AWAY: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "glusterfs", "ceph")
 
 Job = tuple[Operation[Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
-_LOOK_AROUND: Final[Any] = object()  # among the jobs: there is something to be done that nobody waits for
+Item = Job | list[Job]  # what is put into a queue: one job, or several that are to be done together
 
 
 class SqliteStore(Store):
@@ -81,8 +81,8 @@ class SqliteStore(Store):
         self.path = path
         self.durability = "power-safe" if path is not None else "memory"
         self._synchronous = synchronous
-        self._writing: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._reading: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._writing: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._reading: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._writer: _Writer | None = None
         self._asked_now: list[Job] = []  # what one turn of the event loop has asked to be written
@@ -119,7 +119,7 @@ class SqliteStore(Store):
         if not waiting:
             loop.call_soon(self._hand_over)  # whoever else is about to write comes first
         elif waiting[0][1] is not loop:
-            self._writing.put((operation, loop, future))
+            self._writing.put([(operation, loop, future)])
             return await future
         waiting.append((operation, loop, future))
         return await future
@@ -130,8 +130,7 @@ class SqliteStore(Store):
         if len(jobs) == 1 and self._writer is not None and (outcomes := self._writer.committed_here(jobs)) is not None:
             _resolve([(jobs[0][2], outcomes[0])])
             return
-        for job in jobs:
-            self._writing.put(job)
+        self._writing.put(jobs)  # together, so that the thread does not begin with the first one alone
 
     async def _read(self, operation: Operation[Result]) -> Result:
         loop, future = self._promised(operation)
@@ -423,12 +422,13 @@ def _read(connection: apsw.Connection, operation: Operation[Any]) -> Any:
 class _Reader:
     """A thread that reads."""
 
-    def __init__(self, connection: apsw.Connection, jobs: queue.SimpleQueue[Job | None]) -> None:
+    def __init__(self, connection: apsw.Connection, jobs: queue.SimpleQueue[Item | None]) -> None:
         self._connection = connection
         self._jobs = jobs
 
     def work(self) -> None:
         while (job := self._jobs.get()) is not None:
+            assert not isinstance(job, list)  # who reads asks for one thing
             operation, loop, future = job
             try:
                 with _transaction(self._connection, "DEFERRED"):
@@ -445,7 +445,7 @@ class _Writer:
     def __init__(
         self,
         connection: apsw.Connection,
-        jobs: queue.SimpleQueue[Job | None],
+        jobs: queue.SimpleQueue[Item | None],
         lock: _WriterLock,
         reconnect: Callable[[], apsw.Connection],
     ) -> None:
@@ -489,16 +489,15 @@ class _Writer:
         self._connection.close()
         self._lock.close()
 
-    def _waiting(self, job: Job | None) -> tuple[list[Job], bool]:
-        """This job and whatever waits behind it, and whether that was all there will ever be."""
+    def _waiting(self, item: Item | None) -> tuple[list[Job], bool]:
+        """What was asked for and whatever waits behind it, and whether that was all there will ever be."""
         jobs: list[Job] = []
-        while job is not None:
-            if job is not _LOOK_AROUND:
-                jobs.append(job)
-            if len(jobs) == _MOST_AT_ONCE:
+        while item is not None:
+            jobs.extend(item if isinstance(item, list) else [item])
+            if len(jobs) >= _MOST_AT_ONCE:
                 return jobs, False
             try:
-                job = self._jobs.get_nowait()
+                item = self._jobs.get_nowait()
             except queue.Empty:
                 return jobs, False
         return jobs, True
@@ -518,7 +517,7 @@ class _Writer:
         finally:
             self._busy.release()
             if self._log_pages >= _LOG_PAGES:
-                self._jobs.put(_LOOK_AROUND)
+                self._jobs.put([])  # to look around
 
     def _committed(self, jobs: list[Job], *, wait: bool = True) -> list[Any] | None:
         """What came of each job; if the commit fails, nothing did. ``None`` if others write and we do not wait."""
