@@ -72,7 +72,7 @@ YES_AND_NO: dict[str, tuple[Any, list[dict[str, Any]], list[dict[str, Any]]]] = 
         [{"file_extensions": (".md", ".py")}],
         [{"file_extensions": (".pyc",)}, {}],
     ),
-    "workspace_path_matches": ("^/work/", [{"workspace_path": "/work/shop"}], [{"workspace_path": "/home"}, {}]),
+    "workspace_path_matches": ("^/srv/", [{"workspace_path": "/srv/shop"}], [{"workspace_path": "/home"}, {}]),
     "time_of_day_between": (
         ["09:00", "17:30"],
         [{"now": at("09:00")}, {"now": at("17:29")}],

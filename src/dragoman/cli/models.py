@@ -19,6 +19,7 @@ from dragoman.errors import UnknownPriceError
 from dragoman.pricing import PriceTable, Rates, library_prices
 from dragoman.routing import Registry
 from dragoman.settings import Settings
+from dragoman.turn import registry_of
 
 Skill = Literal["images", "documents", "audio", "video", "tools", "thinking", "schema", "caching"]
 _SKILLS: Final[dict[Skill, str]] = {
@@ -104,13 +105,6 @@ def models(
 
 
 # --- what is set up --------------------------------------------------------------------------------------------------
-
-
-def registry_of(settings: Settings) -> Registry:
-    """The models that may be named, and which providers can be called."""
-    return Registry(
-        settings.catalog, [key for key, row in settings.catalog.providers.items() if settings.reached_by(row)]
-    )
 
 
 def prices_of(settings: Settings) -> PriceTable:

@@ -65,19 +65,11 @@ def url_from(given: str | None) -> str:
 
 def _from_settings() -> str | None:
     """The store that the configuration file names, if there is such a file."""
-    if not (os.environ.get("DRAGOMAN_CONFIG") or _config_file().exists()):
+    from dragoman import settings  # noqa: PLC0415  what a command does without should cost it nothing
+
+    if not (os.environ.get(settings.CONFIG_VARIABLE) or settings.default_file(os.environ).exists()):
         return None  # what is not there need not be looked for
-    from dragoman import settings  # noqa: PLC0415  slower to import than most commands are to run
-
     return settings.load().store.value or None
-
-
-def _config_file() -> Path:
-    if sys.platform == "win32":
-        folder = os.environ.get("APPDATA") or Path.home() / "AppData" / "Roaming"
-    else:
-        folder = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(folder) / "dragoman" / "config.toml"
 
 
 def without_password(url: str) -> str:

@@ -11,7 +11,7 @@
         when: {has_images: true}
         use: gemini:gemini-2.5-pro
     workspaces:
-      ~/work/shop:
+      ~/shop:
         default: haiku
         rules: []
 

@@ -44,6 +44,7 @@ from dragoman.transcripts.parts import (
     KNOWN_ROLES,
     Losing,
     Reading,
+    cannot_say,
     carried,
     noted,
     notes_of,
@@ -440,7 +441,7 @@ def _written(message: Message, losing: Losing, theirs: dict[str, str]) -> list[d
     if message.role not in KNOWN_ROLES:
         losing.lose(message, "message", f"there is no role {message.role} here")
         return []
-    kept = losing.sayable(message, message.content, lambda block: _cannot_say(block, message.role))
+    kept = losing.sayable(message, message.content, lambda block: cannot_say(block, message.role, NAME))
     if message.role is not Role.TOOL:
         return [_restored(message.replace(content=kept))]
     for block in kept[1:]:
@@ -450,7 +451,7 @@ def _written(message: Message, losing: Losing, theirs: dict[str, str]) -> list[d
         return []
     result = kept[0]
     assert isinstance(result, ToolResultBlock)
-    content = losing.sayable(message, result.content, lambda inner: _cannot_say(inner, Role.USER))
+    content = losing.sayable(message, result.content, lambda inner: cannot_say(inner, Role.USER, NAME))
     notes = notes_of(result.provider_raw, NAME)
     if "id" not in notes and result.tool_use_id in theirs:
         notes = {"dialect": NAME, **notes, "id": theirs[result.tool_use_id]}
@@ -460,25 +461,6 @@ def _written(message: Message, losing: Losing, theirs: dict[str, str]) -> list[d
 def _restored(message: Message) -> dict[str, Any]:
     made: dict[str, Any] = restored(_natural(message), notes_on(message, NAME))
     return made
-
-
-def _cannot_say(block: ContentBlock, role: Role) -> str | None:
-    """Why a message of a role cannot carry a block here; ``None`` if it can."""
-    match block:
-        case TextBlock() if role is not Role.TOOL:
-            return None
-        case ToolUseBlock() | InvalidToolUseBlock() | ThinkingBlock() | RedactedThinkingBlock():
-            return None if role is Role.ASSISTANT else f"a message of the {role} does not hold it here"
-        case ToolResultBlock():
-            return None if role is Role.TOOL else f"a message of the {role} does not hold it here"
-        case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
-            return None if role is Role.USER else f"a message of the {role} does not show anything here"
-        case OpaqueBlock(dialect=dialect):
-            return None if dialect == NAME and role is not Role.TOOL else f"a block that only {dialect} understands"
-        case TextBlock():
-            return "a tool's message holds results only"
-        case _:
-            return "a block that this version does not know"
 
 
 def _natural(message: Message) -> dict[str, Any]:

@@ -34,13 +34,23 @@ from dragoman.exchange import Loss
 from dragoman.ids import ALPHABET, derived_ulid, ulid
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import (
+    AudioBlock,
     ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    InvalidToolUseBlock,
     Message,
     MessageMetadata,
+    OpaqueBlock,
     ProviderRaw,
+    RedactedThinkingBlock,
     Role,
+    TextBlock,
+    ThinkingBlock,
     ToolResultBlock,
+    ToolUseBlock,
     UnknownBlock,
+    VideoBlock,
 )
 from dragoman.rules import CALL
 from dragoman.value import check_plain
@@ -277,6 +287,25 @@ def _answered(message: Message) -> str | None:
 
 
 # --- what is lost ----------------------------------------------------------------------------------------------------
+
+
+def cannot_say(block: ContentBlock, role: Role, name: str) -> str | None:
+    """Why a message of a role cannot carry a block, where messages are those of a chat; ``None`` if it can."""
+    match block:
+        case TextBlock() if role is not Role.TOOL:
+            return None
+        case ToolUseBlock() | InvalidToolUseBlock() | ThinkingBlock() | RedactedThinkingBlock():
+            return None if role is Role.ASSISTANT else f"a message of the {role} does not hold it here"
+        case ToolResultBlock():
+            return None if role is Role.TOOL else f"a message of the {role} does not hold it here"
+        case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
+            return None if role is Role.USER else f"a message of the {role} does not show anything here"
+        case OpaqueBlock(dialect=dialect):
+            return None if dialect == name and role is not Role.TOOL else f"a block that only {dialect} understands"
+        case TextBlock():
+            return "a tool's message holds results only"
+        case _:
+            return "a block that this version does not know"
 
 
 class Losing:

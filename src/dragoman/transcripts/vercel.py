@@ -46,6 +46,7 @@ from dragoman.transcripts.parts import (
     KNOWN_ROLES,
     Losing,
     Reading,
+    cannot_say,
     carried,
     noted,
     notes_of,
@@ -390,7 +391,7 @@ def _draft(message: Message, drafts: list[_Draft], calls: dict[str, _Draft], los
     elif message.role is Role.TOOL:
         _draft_answer(message, drafts, calls, losing)
     else:
-        kept = losing.sayable(message, message.content, lambda block: _cannot_say(block, message.role))
+        kept = losing.sayable(message, message.content, lambda block: cannot_say(block, message.role, NAME))
         said = message.replace(content=kept)
         if drafts and _continues(said, drafts[-1]):
             drafts[-1].steps.append(said)
@@ -406,7 +407,7 @@ def _continues(message: Message, draft: _Draft) -> bool:
 
 
 def _draft_answer(message: Message, drafts: list[_Draft], calls: dict[str, _Draft], losing: Losing) -> None:
-    kept = losing.sayable(message, message.content, lambda block: _cannot_say(block, Role.TOOL))
+    kept = losing.sayable(message, message.content, lambda block: cannot_say(block, Role.TOOL, NAME))
     if not kept:
         losing.lose(message, "message", "a tool's message without a result")
     for at, block in enumerate(kept):
@@ -414,7 +415,7 @@ def _draft_answer(message: Message, drafts: list[_Draft], calls: dict[str, _Draf
         if at:
             losing.lose(message, block.type, "a message has one result here")
             continue
-        content = losing.sayable(message, block.content, lambda inner: _cannot_say(inner, Role.USER))
+        content = losing.sayable(message, block.content, lambda inner: cannot_say(inner, Role.USER, NAME))
         answer = block.replace(content=content)
         draft = calls.get(block.tool_use_id)
         if draft is None or block.tool_use_id in draft.results:
@@ -427,25 +428,6 @@ def _draft_answer(message: Message, drafts: list[_Draft], calls: dict[str, _Draf
 
 def _is_of(result: ToolResultBlock, step: Message) -> bool:
     return any(isinstance(block, _Call) and block.id == result.tool_use_id for block in step.content)
-
-
-def _cannot_say(block: ContentBlock, role: Role) -> str | None:
-    """Why a message of a role cannot carry a block here; ``None`` if it can."""
-    match block:
-        case TextBlock() if role is not Role.TOOL:
-            return None
-        case ToolUseBlock() | InvalidToolUseBlock() | ThinkingBlock() | RedactedThinkingBlock():
-            return None if role is Role.ASSISTANT else f"a message of the {role} does not hold it here"
-        case ToolResultBlock():
-            return None if role is Role.TOOL else f"a message of the {role} does not hold it here"
-        case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
-            return None if role is Role.USER else f"a message of the {role} does not show anything here"
-        case OpaqueBlock(dialect=dialect):
-            return None if dialect == NAME and role is not Role.TOOL else f"a block that only {dialect} understands"
-        case TextBlock():
-            return "a tool's message holds results only"
-        case _:
-            return "a block that this version does not know"
 
 
 def _written(draft: _Draft) -> dict[str, Any]:
