@@ -23,17 +23,16 @@ from dragoman.exchange import ErrorClass, Fault, Options, Reply, StopReason, Wri
 from dragoman.handoff import projected
 from dragoman.mending import repair
 from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, ThinkingBlock, TokenUsage, ToolUseBlock
-from dragoman.redaction import Redactor
 from dragoman.rules import calls_of
 from dragoman.settings import Endpoint
 from dragoman.store import Row
 from dragoman.store.unbroken import unbroken
 from dragoman.turn.beginning import Turn, place_for_answer
 from dragoman.turn.growing import Growing
+from dragoman.turn.telling import without_secrets
 from dragoman.turn.values import AnswerBegan, AnswerEnded
 from dragoman.window import Fitted, fit, with_summary
 
-_redactor: Final = Redactor()
 _CANCELLED: Final = Fault(code="cancelled", message="somebody stopped it", error_class=ErrorClass.CANCELLED)
 
 
@@ -183,7 +182,7 @@ class _Asking:
                     **told,
                     error_class=reply.fault.error_class,
                     error_code=reply.fault.code,
-                    error_message_redacted=_redactor.text(reply.fault.message),
+                    error_message_redacted=without_secrets(reply.fault.message),
                     retry_count=journal.retry_count,
                     latency_ms=journal.latency_ms or 0,
                 )

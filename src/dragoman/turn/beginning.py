@@ -32,7 +32,7 @@ from dragoman.routing import Decision, Policy, TurnFacts, decide, facts_of
 from dragoman.rules import calls_of
 from dragoman.store import Row, Session
 from dragoman.turn.tally import Tally
-from dragoman.turn.telling import tell
+from dragoman.turn.telling import tell, without_secrets
 from dragoman.turn.values import AnswerEnded, Asked, TurnBegan
 from dragoman.window import with_summary
 
@@ -204,7 +204,7 @@ def _refused(error: RoutingError | SettingsError) -> catalogue.TurnFailed:
     return catalogue.TurnFailed(
         error_code=error.code,
         error_class=ErrorClass.INVALID_REQUEST,
-        error_message_redacted=str(error),
+        error_message_redacted=without_secrets(str(error)),
         llm_call_count=0,
         tool_call_count=0,
         total_cost_usd=Decimal(0),

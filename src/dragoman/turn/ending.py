@@ -13,13 +13,12 @@ from dragoman.entries import entries_from_messages
 from dragoman.errors import DragomanError
 from dragoman.exchange import ErrorClass, Fault, StopReason
 from dragoman.message import MessageStatus, TextBlock, ToolResultBlock
-from dragoman.redaction import Redactor
 from dragoman.turn.beginning import Turn, ended_as
+from dragoman.turn.telling import without_secrets
 from dragoman.turn.using import result_stored
 from dragoman.turn.values import TurnEnded
 
 _log: Final = logging.getLogger("dragoman.turn")
-_redactor: Final = Redactor()
 
 
 async def ended(turn: Turn) -> TurnEnded:
@@ -114,7 +113,7 @@ def _tell_failure(turn: Turn, code: str, error_class: ErrorClass, message: str) 
         catalogue.TurnFailed(
             error_code=code,
             error_class=error_class,
-            error_message_redacted=_redactor.text(message),
+            error_message_redacted=without_secrets(message),
             llm_call_count=turn.tally.llm_calls,
             tool_call_count=turn.tally.tool_calls,
             total_cost_usd=turn.tally.cost_usd,

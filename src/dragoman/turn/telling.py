@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, Final
 
 from dragoman.bus import Bus, Payload, Scope
 from dragoman.errors import BusError
+from dragoman.redaction import Redactor
+
+_redactor: Final = Redactor()
 
 
 def tell(listening: Bus | Scope, what: Payload | str, payload: dict[str, Any] | None = None, **where: Any) -> None:
     """Say that something happened, if anybody can be told; a bus that cannot take it says so in the log."""
     with contextlib.suppress(BusError):
         listening.emit(what, payload, **where)
+
+
+def without_secrets(text: str) -> str:
+    """A text that may be told to everybody who listens."""
+    return _redactor.text(text)
