@@ -128,6 +128,8 @@ _BESIDE: Final = (
     "leases",
     "blob_refs",
     "entries",
+    "run_events",
+    "runs",
 )
 
 

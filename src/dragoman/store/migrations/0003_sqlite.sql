@@ -1,0 +1,45 @@
+CREATE TABLE api_keys (
+  public_id TEXT PRIMARY KEY,
+  secret_hash BLOB NOT NULL,
+  name TEXT,
+  user_id TEXT NOT NULL,
+  team_id TEXT,
+  scopes TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  expires_at INTEGER,
+  revoked_at INTEGER,
+  last_used_at INTEGER
+) WITHOUT ROWID;
+CREATE INDEX api_keys_by_user ON api_keys (user_id);
+
+CREATE TABLE runs (
+  session_id TEXT NOT NULL REFERENCES sessions (id),
+  run_id TEXT NOT NULL,
+  status TEXT NOT NULL, -- running, finished, error, cancelled or interrupted
+  request_hash BLOB NOT NULL,
+  user_id TEXT,
+  owner TEXT NOT NULL, -- the worker that runs it
+  alive_until INTEGER NOT NULL, -- when it is given up, unless its worker says that it lives
+  cancel_at INTEGER, -- when somebody asked for its end
+  first_number INTEGER NOT NULL, -- of its events; they are counted through a session
+  last_number INTEGER NOT NULL,
+  interrupts_json TEXT, -- what an interrupted one waits for
+  started_at INTEGER NOT NULL,
+  ended_at INTEGER,
+  PRIMARY KEY (session_id, run_id)
+) WITHOUT ROWID;
+CREATE INDEX runs_by_number ON runs (session_id, first_number);
+CREATE INDEX runs_alive ON runs (owner) WHERE status = 'running';
+CREATE INDEX runs_by_user ON runs (user_id) WHERE user_id IS NOT NULL;
+
+CREATE TABLE run_events (
+  session_id TEXT NOT NULL REFERENCES sessions (id),
+  first_number INTEGER NOT NULL,
+  last_number INTEGER NOT NULL,
+  run_id TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  hash BLOB NOT NULL,
+  events_json TEXT NOT NULL, -- one event a line
+  PRIMARY KEY (session_id, first_number)
+);
+CREATE INDEX run_events_by_time ON run_events (created_at);
