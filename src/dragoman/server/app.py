@@ -1,0 +1,129 @@
+"""The ASGI application: every endpoint behind one door.
+
+What comes in is a request; it gets an id, its Host is looked at, who calls is found out, and the endpoint answers.
+The one rule: whatever is raised below becomes an answer here, and every answer leaves with the same headers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import secrets
+from collections.abc import MutableMapping
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dragoman.server.endpoint import Endpoint
+from dragoman.server.principal import authenticated, principal_of
+from dragoman.server.refusing import Refusal, not_found, refused
+from dragoman.server.state import Doors
+
+MODULES: Final = (
+    "health",
+    "openapi",
+    "history",
+    "threads",
+    "attachments",
+    "workbench",
+    "runs",
+    "mail",
+    "evaluation",
+    "metrics",
+    "page",
+)
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_POLICY: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+
+
+def endpoints() -> tuple[Endpoint, ...]:
+    """Every endpoint that there is."""
+    found: list[Endpoint] = []
+    for name in MODULES:
+        if importlib.util.find_spec(f"dragoman.server.{name}") is not None:
+            found.extend(importlib.import_module(f"dragoman.server.{name}").ENDPOINTS)
+    return tuple(found)
+
+
+def make_app(doors: Doors) -> ASGIApp:
+    """The application over what all requests share."""
+    app = Starlette(
+        routes=[_route(one) for one in endpoints()],
+        exception_handlers={HTTPException: _unrouted},
+    )
+    app.router.redirect_slashes = False
+    app.state.doors = doors
+    return Doorway(app)
+
+
+def _route(endpoint: Endpoint) -> Route:
+    async def answer(request: Request) -> Response:
+        request.scope["dragoman.route"] = endpoint.path
+        try:
+            if not endpoint.public:
+                request.state.principal = await authenticated(request)
+                _refuse_without(endpoint.scope, request)
+            return await endpoint.answer(request)
+        except Exception as error:
+            return refused(request, error)
+
+    return Route(endpoint.path, answer, methods=[endpoint.method], name=endpoint.name)
+
+
+def _refuse_without(scope: str | None, request: Request) -> None:
+    if scope is not None and scope not in principal_of(request).scopes:
+        raise Refusal(403, "missing_scope", f"The key has not the scope {scope}.")
+
+
+async def _unrouted(request: Request, error: Exception) -> Response:
+    """What no route answers."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    if status != 405:
+        return refused(request, not_found())
+    headers = dict(getattr(error, "headers", None) or {})
+    return refused(request, Refusal(405, "method_not_allowed", "This cannot be done here.", headers=headers))
+
+
+class Doorway:
+    """What every request and every answer passes."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        scope["dragoman.request_id"] = name = f"req_{secrets.token_hex(12)}"
+
+        async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = _with_ours(message.get("headers", ()), name)
+            await send(message)
+
+        hosts = [value for key, value in scope["headers"] if key == b"host"]
+        if len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
+            answer = refused(Request(scope), Refusal(400, "invalid_host", "The Host header is missing or malformed."))
+            await answer(scope, receive, send_with_headers)
+            return
+        await self.app(scope, receive, send_with_headers)
+
+
+def _with_ours(headers: Any, request_id: str) -> list[tuple[bytes, bytes]]:
+    """The headers of an answer with those that all have; a policy of its own stays."""
+    own = list(headers)
+    named = {key.lower() for key, _ in own}
+    ours = (*HEADERS, _POLICY, (b"x-request-id", request_id.encode()))
+    return [*own, *(pair for pair in ours if pair[0] not in named)]

@@ -1,0 +1,107 @@
+"""What a request says, read strictly: its body as JSON, its body as one of our types, its query.
+
+    value = await json_body(request)           or a refusal: 400, 413, 415, 422
+    asked = read_as(value, RenameThread)       422 with the path of what does not fit, and what was expected
+    limit = whole_number(request, "limit", default=50, least=1, most=200)
+    words = text_param(request, "q")
+
+The one rule: time and memory stay within the limits whatever is sent. A body is refused as soon as it is too large,
+never after it was read.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, TypeVar, overload
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from dragoman.jsontext import REQUEST, read_json
+from dragoman.server.refusing import Refusal
+
+MAX_JSON_BYTES: Final = REQUEST.max_bytes or 0
+_IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_DIGITS: Final = re.compile(r"[0-9]{1,9}")
+_NONE: Final[Any] = object()
+Wanted = TypeVar("Wanted")
+
+
+async def json_body(request: Request, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """The body of a request as a JSON value."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Refusal(415, "unsupported_media_type", "The body has to be application/json.")
+    return read_json(await whole_body(request, max_bytes))
+
+
+async def whole_body(request: Request, max_bytes: int) -> bytes:
+    """The bytes of a body, unless there are too many or they are compressed."""
+    if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise Refusal(415, "unsupported_encoding", "The body must not be compressed.")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length[:20]) > max_bytes:
+        raise too_large(max_bytes)
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async for piece in request.stream():
+            size += len(piece)
+            if size > max_bytes:
+                raise too_large(max_bytes)
+            pieces.append(piece)
+    except ClientDisconnect:
+        raise Refusal(400, "incomplete_body", "The body ended before its end.") from None
+    return b"".join(pieces)
+
+
+def too_large(max_bytes: int) -> Refusal:
+    """The refusal of a body that is too large. What is left of it is not read: the connection ends."""
+    what = f"The body has more than the {max_bytes} bytes allowed."
+    return Refusal(413, "too_large", what, headers={"connection": "close"})
+
+
+def read_as(value: object, wanted: type[Wanted]) -> Wanted:
+    """A JSON value as one of our types."""
+    try:
+        return msgspec.convert(value, wanted)
+    except msgspec.ValidationError as error:
+        raise Refusal(422, "invalid_request", f"{error}.") from None
+
+
+@overload
+def text_param(request: Request, name: str, *, most: int = 1_000) -> str: ...
+@overload
+def text_param(request: Request, name: str, default: Wanted, *, most: int = 1_000) -> str | Wanted: ...
+def text_param(request: Request, name: str, default: Any = _NONE, *, most: int = 1_000) -> Any:
+    """A parameter of the query; 422 if it is missing and there is no default, said twice, or too long."""
+    said = request.query_params.getlist(name)
+    if not said:
+        if default is _NONE:
+            raise Refusal(422, "missing_parameter", f"The query has to have {name}.")
+        return default
+    if len(said) > 1:
+        raise Refusal(422, "duplicate_parameter", f"The query has {name} more than once.")
+    if "\0" in said[0]:
+        raise Refusal(422, "invalid_character", f"{name} holds a NUL.")
+    if len(said[0]) > most:
+        raise Refusal(422, "invalid_parameter", f"{name} is longer than {most} characters.")
+    return said[0]
+
+
+def whole_number(request: Request, name: str, *, default: int, least: int = 1, most: int = 200) -> int:
+    """A whole number of the query. One that is too small or no number is refused, one that is too large is capped."""
+    said = text_param(request, name, None)
+    if said is None:
+        return default
+    if not _DIGITS.fullmatch(said) or int(said) < least:
+        raise Refusal(422, "invalid_parameter", f"{name} has to be a whole number, {least} or more.")
+    return min(int(said), most)
+
+
+def identifier(value: str, name: str) -> str:
+    """A value that a client may choose as the id of a thread, a run or a message."""
+    if "\0" in value:
+        raise Refusal(422, "invalid_character", f"{name} holds a NUL.")
+    if not _IDENTIFIER.fullmatch(value):
+        raise Refusal(422, "invalid_id", f"{name} has to be 1 to 128 of A-Z a-z 0-9 _ . : -")
+    return value

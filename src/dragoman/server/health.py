@@ -1,0 +1,59 @@
+"""``GET /healthz``: whether the server can do its work, and how safe what it keeps is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+import dragoman
+from dragoman.server.endpoint import Endpoint
+from dragoman.server.state import doors_of
+
+_PATIENCE_S: Final = 5.0
+
+
+class Health(msgspec.Struct, frozen=True):
+    """How it is."""
+
+    status: str  # ok, or unavailable
+    version: str
+    durability: str  # power-safe, process-crash-safe or memory
+    store: str  # reachable, or unreachable
+    worker: int  # the process that answered
+
+
+async def healthz(request: Request) -> Response:
+    """Ask the store something small."""
+    store = doors_of(request).store
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            await store.list_sessions(limit=1)
+        is_well = True
+    except Exception:
+        is_well = False
+    health = Health(
+        "ok" if is_well else "unavailable",
+        dragoman.__version__,
+        store.durability,
+        "reachable" if is_well else "unreachable",
+        os.getpid(),
+    )
+    return Response(msgspec.json.encode(health), 200 if is_well else 503, media_type="application/json")
+
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        "/healthz",
+        healthz,
+        name="health",
+        summary="Whether the server can do its work, and how safe what it keeps is",
+        answers={200: Health, 503: Health},
+        public=True,
+    ),
+)

@@ -1,0 +1,60 @@
+"""What a server is told when it is started. Values, and nothing else.
+
+The one rule: whatever can be said here can be said on the command line, by a variable and in the configuration file.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+import msgspec
+
+
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to serve."""
+
+    store: str  # its URL
+    host: str = "127.0.0.1"
+    port: int = 8000  # 0 for any that is free
+    workers: int = 1
+    attachments: str | None = None  # the URL of where they are kept; without one, a folder beside the store
+    base_url: str | None = None  # where clients reach the server; without one, where it listens
+    model: str | None = None  # who answers when nobody chose
+    system: str | None = None  # what the model is told before everything else
+    require_keys: bool = False  # also on this machine
+    keys_file: str | None = None  # where the pepper of the keys is; without one, beside the store
+    grace_s: float = 30.0  # how long running turns may take after the server was told to stop
+    read_timeout_s: float = 30.0  # a request that does not go on for so long is closed
+    keep_alive_s: float = 15.0  # a connection on which nothing is asked for so long is closed
+    max_pending_runs: int = 100  # of one user
+    log_level: str = "info"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        return is_loopback(self.host)
+
+    @property
+    def demands_keys(self) -> bool:
+        """Whether nobody is let in without a key.
+
+        Who names another address for the server than a loopback one has something in front of it that lets others in.
+        """
+        return self.require_keys or not self.is_loopback or (self.base_url is not None and not _is_local(self.base_url))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address is this machine's own."""
+    host = host.removeprefix("[").removesuffix("]")
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_local(base_url: str) -> bool:
+    from urllib.parse import urlsplit  # noqa: PLC0415  only where an address was named
+
+    return is_loopback(urlsplit(base_url).hostname or "")

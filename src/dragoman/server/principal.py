@@ -1,0 +1,97 @@
+"""Who calls: by a key, or as the one person of this machine. And which sessions are theirs.
+
+    principal = principal_of(request)                      who calls; the route is not reached without
+    session = await owned_session(request, thread_id)      their session, or the one 404
+
+Without a key, on a server that only this machine reaches, the caller is ``local`` and owns what the command line made.
+A browser on this machine runs pages of strangers, so there a request has to name this machine as its host (a name that
+was made to point here is refused) and, where it says which page it comes from, that page has to be ours. The one rule:
+who calls is decided here, from the matched route and the credential alone; no field of a request changes it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from dragoman.errors import FormatError, UnknownSessionError
+from dragoman.server.options import is_loopback
+from dragoman.server.refusing import Refusal, not_found
+from dragoman.server.state import doors_of
+from dragoman.store import Session
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+SCOPES: Final = frozenset(("chat", "history:write", "mail", "admin"))
+LOCAL_USER: Final = "local"
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Who calls."""
+
+    user_id: str
+    team_id: str | None
+    key_id: str | None
+    scopes: frozenset[str]
+    is_local: bool
+
+    def owns(self, session: Session) -> bool:
+        """Whether a session is theirs."""
+        if self.is_local:
+            return session.user_id in (None, LOCAL_USER)
+        return session.user_id == self.user_id and session.team_id == self.team_id
+
+
+LOCAL: Final = Principal(LOCAL_USER, None, None, SCOPES, True)
+
+
+def principal_of(request: Request) -> Principal:
+    """Who calls."""
+    principal: Principal = request.state.principal
+    return principal
+
+
+async def owned_session(request: Request, session_id: str) -> Session:
+    """A session of the caller; one that is missing and one that is somebody else's are the same 404."""
+    try:
+        session = await doors_of(request).store.get_session(session_id)
+    except (UnknownSessionError, FormatError):
+        raise not_found() from None
+    if not principal_of(request).owns(session):
+        raise not_found()
+    return session
+
+
+async def authenticated(request: Request) -> Principal:
+    """Who calls, found out from the request; 401 if that cannot be."""
+    given = request.headers.getlist("authorization")
+    if len(given) > 1:
+        raise Refusal(400, "invalid_header", "There is more than one Authorization.")
+    if given:
+        raise unauthorized()
+    if doors_of(request).options.demands_keys:
+        raise unauthorized()
+    refuse_strangers(request)
+    return LOCAL
+
+
+def unauthorized() -> Refusal:
+    """The one answer to every key that is not good, and to none."""
+    what = "A key is needed: Authorization: Bearer KEY. Make one with dragoman keys create."
+    return Refusal(401, "unauthorized", what, headers={"www-authenticate": "Bearer"})
+
+
+def refuse_strangers(request: Request) -> None:
+    """Refuse what a page of somebody else makes a browser of this machine send."""
+    host = request.headers.get("host", "").lower()
+    if not is_loopback(_without_port(host)):
+        raise Refusal(403, "host_not_allowed", "Without a key, this server answers only to a name of this machine.")
+    origin = request.headers.get("origin")
+    if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
+        raise Refusal(403, "origin_not_allowed", "Without a key, only pages of this server may ask.")
+
+
+def _without_port(host: str) -> str:
+    return host.partition("]")[0] if host.startswith("[") else host.partition(":")[0]

@@ -1,0 +1,33 @@
+"""What all requests of one process share: ``request.app.state.doors``.
+
+The one rule: nothing here belongs to one request or to one user.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dragoman.attachments import Attachments
+from dragoman.server.options import ServeOptions
+from dragoman.store import Store
+from dragoman.turn import Agent
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+
+class Doors:
+    """A store, an agent, attachments, what was chosen when the server was started, and the runs that go on."""
+
+    def __init__(self, store: Store, agent: Agent, attachments: Attachments, options: ServeOptions) -> None:
+        self.store = store
+        self.agent = agent
+        self.attachments = attachments
+        self.options = options
+        self.runs: Any = None
+
+
+def doors_of(request: Request) -> Doors:
+    """What all requests share."""
+    doors: Doors = request.app.state.doors
+    return doors
