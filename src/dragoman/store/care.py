@@ -32,7 +32,7 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.store import collecting, indexes, trace
+from dragoman.store import collecting, indexes, runs, trace
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.reading import Found, at, read
 from dragoman.store.rows import Columns, columns_from, hash_of, message_from, micros, time_from
@@ -287,6 +287,8 @@ def erase_user(
     yield from _erase_among_others(engine, user_id, sum_)
     for table in ("usage", "past_usage"):
         yield f"UPDATE {table} SET user_id = NULL WHERE user_id = ?", (user_id,)
+    yield "DELETE FROM api_keys WHERE user_id = ?", (user_id,)
+    yield from runs.without_person(user_id)
     yield from trace.without_person(user_id)
     yield from indexes.compact(engine)
     going = yield from collecting.let_go(sum_.blobs, now)
@@ -338,6 +340,7 @@ def _bury(engine: str, found: Found, gone: Gone) -> Steps:
         "DELETE FROM idempotency WHERE session_id = ? AND first_seq <= ? AND last_seq >= ?",
         (session_id, seq, seq),
     )
+    yield from runs.without_events(session_id)  # which may repeat it
     columns = tombstone(found)
     yield _rewritten(found, session_id, columns, hash_of(session_id, seq, columns))
 

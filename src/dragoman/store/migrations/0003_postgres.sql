@@ -17,6 +17,7 @@ CREATE TABLE runs (
   run_id TEXT COLLATE "C" NOT NULL,
   status TEXT NOT NULL, -- running, finished, error, cancelled or interrupted
   request_hash BYTEA NOT NULL,
+  idempotency_key TEXT, -- what the request called itself, beside the id of its run
   user_id TEXT,
   owner TEXT NOT NULL, -- the worker that runs it
   alive_until BIGINT NOT NULL, -- when it is given up, unless its worker says that it lives
@@ -28,6 +29,7 @@ CREATE TABLE runs (
   ended_at BIGINT,
   PRIMARY KEY (session_id, run_id)
 );
+CREATE UNIQUE INDEX runs_by_key ON runs (session_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX runs_by_number ON runs (session_id, first_number);
 CREATE INDEX runs_alive ON runs (owner) WHERE status = 'running';
 CREATE INDEX runs_by_user ON runs (user_id) WHERE user_id IS NOT NULL;

@@ -1,0 +1,451 @@
+"""Runs of a session, and what they have told: numbered through the session from 1, without a gap.
+
+    begun = await store.begin_run(session_id, run_id, request_hash, owner=…)   or the same one, if it was begun before
+    await store.tell_run(session_id, run_id, after, events, end=…)             before anybody sees them
+    told = await store.run_events(session_id, after)                           what was told behind a number
+    await store.cancel_run(session_id)                                         its worker sees it soon
+    await store.beat(owner, …)                                                 the runs of a worker live
+
+A worker that stops saying that its runs live has died, and whoever looks may end them. Runs are of the session that
+they ran in: a fork begins without any, and deleting a session takes them along. The one rule: an event is stored only
+behind the last one that was, by the worker whose run it is, so no number is given twice.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Generator, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from dragoman.errors import ConflictError, DamagedError
+from dragoman.store.operation import Operation, Passing, Rows, Statement, operation
+from dragoman.store.rows import micros, time_from
+from dragoman.store.sessions import alone_in
+
+RunStatus = Literal["running", "finished", "error", "cancelled", "interrupted"]
+RETENTION: Final = timedelta(days=7)
+_RUN: Final = (
+    "session_id, run_id, status, request_hash, idempotency_key, user_id, owner, alive_until, cancel_at, first_number,"
+    " last_number, interrupts_json, started_at, ended_at"
+)
+_BATCHES: Final = 50
+_PAGE: Final = 500
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run: a turn that somebody asked for from outside, and where its events are."""
+
+    session_id: str
+    run_id: str
+    status: RunStatus
+    request_hash: bytes
+    owner: str  # the worker that runs it
+    alive_until: datetime  # when it is given up
+    started_at: datetime
+    first_number: int  # of its events
+    last_number: int  # one less than the first, as long as it has told nothing
+    idempotency_key: str | None = None
+    user_id: str | None = None
+    cancel_at: datetime | None = None  # when somebody asked for its end
+    interrupts: tuple[dict[str, Any], ...] = ()  # what an interrupted one waits for
+    ended_at: datetime | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it may tell more."""
+        return self.status == "running"
+
+
+class RunEnd(msgspec.Struct, frozen=True):
+    """How a run ended."""
+
+    status: RunStatus
+    interrupts: tuple[dict[str, Any], ...] = ()
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """The run that was asked for, and whether it is a new one."""
+
+    run: Run
+    is_new: bool
+
+
+class ToldEvent(msgspec.Struct, frozen=True):
+    """An event as a run told it: its number in the session, and its JSON."""
+
+    number: int
+    run_id: str
+    json: str
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What was told behind a number, as far as it was read, and the newest run, as both were at one moment."""
+
+    events: tuple[ToldEvent, ...]
+    newest: Run | None
+
+
+class RunMethods:
+    """What a store can do with runs."""
+
+    if TYPE_CHECKING:
+        clock: Callable[[], datetime]
+
+        async def _read(self, operation: Operation[Any]) -> Any: ...
+        async def _write(self, operation: Operation[Any]) -> Any: ...
+
+    async def begin_run(
+        self,
+        session_id: str,
+        run_id: str,
+        request_hash: bytes,
+        *,
+        owner: str,
+        alive_s: float,
+        user_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Begun:
+        """A new run, or the one that the same request began before.
+
+        ``ConflictError`` if another request had that id or key (``idempotency_key_reused``), or if a run is running
+        (``run_in_progress``).
+        """
+        now = self.clock()
+        wanted = Run(
+            session_id=session_id,
+            run_id=run_id,
+            status="running",
+            request_hash=request_hash,
+            idempotency_key=idempotency_key,
+            user_id=user_id,
+            owner=owner,
+            alive_until=now + timedelta(seconds=alive_s),
+            first_number=0,
+            last_number=0,
+            started_at=now,
+        )
+        begun: Begun = await self._write(begin_run(wanted))
+        return begun
+
+    async def tell_run(
+        self, session_id: str, run_id: str, after: int, events: Sequence[str], *, end: RunEnd | None = None
+    ) -> bool:
+        """Store events behind the last one of a run, each as JSON, and how it ended, if it did.
+
+        False if the run is not running any more, or has told something else meanwhile: then nothing is stored.
+        """
+        told: bool = await self._write(tell(session_id, run_id, after, tuple(events), end=end, now=self.clock()))
+        return told
+
+    async def withdraw_run(self, session_id: str, run_id: str) -> None:
+        """Forget a run that has told nothing: it was refused."""
+        await self._write(withdraw(session_id, run_id))
+
+    async def get_run(self, session_id: str, run_id: str) -> Run | None:
+        """The run of that id, if there is one."""
+        found: Run | None = await self._read(get_run(session_id, run_id))
+        return found
+
+    async def newest_run(self, session_id: str) -> Run | None:
+        """The run that began last, if there is one."""
+        found: Run | None = await self._read(newest_run(session_id))
+        return found
+
+    async def run_events(self, session_id: str, after: int = 0, limit: int = _BATCHES) -> Told:
+        """What was told behind a number, in order, at most so many batches of it."""
+        told: Told = await self._read(told_after(session_id, after, limit))
+        return told
+
+    async def cancel_run(self, session_id: str, run_id: str | None = None) -> Run | None:
+        """Ask for the end of a run, or of the one that is running; that run, or nothing if it is over or unknown."""
+        found: Run | None = await self._write(cancel(session_id, run_id, self.clock()))
+        return found
+
+    async def beat(self, owner: str, alive_s: float) -> None:
+        """Say that the runs of a worker live."""
+        until = self.clock() + timedelta(seconds=alive_s)
+        await self._write(Passing(functools.partial(_beat, owner, until)))
+
+    async def cancelled_runs(self, owner: str) -> list[tuple[str, str]]:
+        """Session and id of each run of a worker whose end was asked for."""
+        found: list[tuple[str, str]] = await self._read(cancelled(owner))
+        return found
+
+    async def dead_runs(self) -> list[Run]:
+        """Runs whose worker has not said for too long that they live."""
+        found: list[Run] = await self._read(dead(self.clock()))
+        return found
+
+    async def end_dead_run(self, run: Run, event: str) -> bool:
+        """End a run whose worker has died, with a last event; false if it lives after all, or has ended."""
+        ended: bool = await self._write(end_dead(run, event, self.clock()))
+        return ended
+
+    async def sweep_run_events(self, older_than: timedelta = RETENTION) -> int:
+        """Delete what runs have told that ended so long ago; how many batches. Who they were stays known."""
+        before, swept = self.clock() - older_than, 0
+        while gone := await self._write(sweep(before)):
+            swept += gone
+        return swept
+
+
+# --- telling ---------------------------------------------------------------------------------------------------------
+
+
+@operation
+def begin_run(wanted: Run) -> Generator[Statement, Rows, Begun]:
+    """Add a run behind all others of its session, unless it is there."""
+    session_id = wanted.session_id
+    yield from alone_in(session_id)
+    before = yield from _asked_before(wanted)
+    if before is not None:
+        return Begun(before, is_new=False)
+    running = yield "SELECT run_id FROM runs WHERE session_id = ? AND status = 'running'", (session_id,)
+    if running:
+        raise ConflictError(
+            f"run {running[0][0]} is running",
+            where=f"session {session_id}",
+            remedy="Wait for it, or cancel it",
+            code="run_in_progress",
+        )
+    rows = yield "SELECT coalesce(max(last_number), 0) FROM runs WHERE session_id = ?", (session_id,)
+    last = int(rows[0][0])
+    run = msgspec.structs.replace(wanted, first_number=last + 1, last_number=last)
+    yield f"INSERT INTO runs ({_RUN}) VALUES ({', '.join('?' * 14)})", _row(run)
+    return Begun(run, is_new=True)
+
+
+def _asked_before(wanted: Run) -> Generator[Statement, Rows, Run | None]:
+    """The run of that id or key; ``ConflictError`` if something else was asked under it."""
+    for column, name in (("run_id", wanted.run_id), ("idempotency_key", wanted.idempotency_key)):
+        if name is None:
+            continue
+        rows = yield f"SELECT {_RUN} FROM runs WHERE session_id = ? AND {column} = ?", (wanted.session_id, name)
+        if rows and (found := _run_from(rows[0])).request_hash == wanted.request_hash:
+            return found
+        if rows:
+            raise ConflictError(
+                "something else was asked for under the same name before",
+                where=f"run {name}",
+                remedy="Give a new run a new id",
+                code="idempotency_key_reused",
+            )
+    return None
+
+
+def _row(run: Run) -> tuple[Any, ...]:
+    return (
+        run.session_id,
+        run.run_id,
+        run.status,
+        run.request_hash,
+        run.idempotency_key,
+        run.user_id,
+        run.owner,
+        micros(run.alive_until),
+        _maybe_micros(run.cancel_at),
+        run.first_number,
+        run.last_number,
+        _json(run.interrupts),
+        micros(run.started_at),
+        _maybe_micros(run.ended_at),
+    )
+
+
+def _run_from(row: tuple[Any, ...]) -> Run:
+    return Run(
+        session_id=row[0],
+        run_id=row[1],
+        status=row[2],
+        request_hash=bytes(row[3]),
+        idempotency_key=row[4],
+        user_id=row[5],
+        owner=row[6],
+        alive_until=time_from(row[7]),
+        cancel_at=_maybe_time(row[8]),
+        first_number=row[9],
+        last_number=row[10],
+        interrupts=tuple(msgspec.json.decode(row[11])) if row[11] is not None else (),
+        started_at=time_from(row[12]),
+        ended_at=_maybe_time(row[13]),
+    )
+
+
+def _maybe_micros(when: datetime | None) -> int | None:
+    return None if when is None else micros(when)
+
+
+def _maybe_time(stored: int | None) -> datetime | None:
+    return None if stored is None else time_from(stored)
+
+
+def _json(interrupts: tuple[dict[str, Any], ...]) -> str | None:
+    return msgspec.json.encode(interrupts).decode() if interrupts else None
+
+
+@operation
+def tell(
+    session_id: str, run_id: str, after: int, events: tuple[str, ...], *, end: RunEnd | None, now: datetime
+) -> Generator[Statement, Rows, bool]:
+    """Add a batch of events, if the run is running and its last event is the one that the caller knows of."""
+    last = after + len(events)
+    ended = end or RunEnd("running")
+    ended_at = None if end is None else micros(now)
+    rows = yield (
+        "UPDATE runs SET last_number = ?, status = ?, interrupts_json = ?, ended_at = ?"
+        " WHERE session_id = ? AND run_id = ? AND status = 'running' AND last_number = ? RETURNING 1",
+        (last, ended.status, _json(ended.interrupts), ended_at, session_id, run_id, after),
+    )
+    if rows and events:
+        yield _batch(session_id, run_id, after + 1, events, now)
+    return bool(rows)
+
+
+def _batch(session_id: str, run_id: str, first: int, events: Sequence[str], now: datetime) -> Statement:
+    text, last = "\n".join(events), first + len(events) - 1
+    return (
+        "INSERT INTO run_events (session_id, first_number, last_number, run_id, created_at, hash, events_json)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (session_id, first, last, run_id, micros(now), _hash(session_id, run_id, first, text), text),
+    )
+
+
+def _hash(session_id: str, run_id: str, first: int, text: str) -> bytes:
+    return hashlib.sha256(f"{session_id}\n{run_id}\n{first}\n{text}".encode()).digest()
+
+
+@operation
+def withdraw(session_id: str, run_id: str) -> Generator[Statement, Rows, None]:
+    """Delete a run that has told nothing."""
+    yield (
+        "DELETE FROM runs WHERE session_id = ? AND run_id = ? AND status = 'running' AND last_number < first_number",
+        (session_id, run_id),
+    )
+
+
+# --- following -------------------------------------------------------------------------------------------------------
+
+
+@operation
+def get_run(session_id: str, run_id: str) -> Generator[Statement, Rows, Run | None]:
+    """A run."""
+    rows = yield f"SELECT {_RUN} FROM runs WHERE session_id = ? AND run_id = ?", (session_id, run_id)
+    return _run_from(rows[0]) if rows else None
+
+
+@operation
+def newest_run(session_id: str) -> Generator[Statement, Rows, Run | None]:
+    """The last run of a session."""
+    return (yield from _newest(session_id))
+
+
+def _newest(session_id: str) -> Generator[Statement, Rows, Run | None]:
+    rows = yield (
+        f"SELECT {_RUN} FROM runs WHERE session_id = ? ORDER BY first_number DESC LIMIT 1",
+        (session_id,),
+    )
+    return _run_from(rows[0]) if rows else None
+
+
+@operation
+def told_after(session_id: str, after: int, limit: int) -> Generator[Statement, Rows, Told]:
+    """Events behind a number, and the last run."""
+    rows = yield (  # the batch that holds the number, and those behind it
+        "SELECT first_number, last_number, run_id, hash, events_json FROM run_events WHERE session_id = ?"
+        " AND first_number >= coalesce((SELECT max(first_number) FROM run_events WHERE session_id = ?"
+        " AND first_number <= ?), 0) ORDER BY first_number LIMIT ?",
+        (session_id, session_id, after + 1, limit),
+    )
+    newest = yield from _newest(session_id)
+    told = [event for row in rows for event in _events_from(session_id, row) if event.number > after]
+    return Told(tuple(told), newest)
+
+
+def _events_from(session_id: str, row: tuple[Any, ...]) -> list[ToldEvent]:
+    first, last, run_id, hash_, text = row
+    lines = text.split("\n")
+    if _hash(session_id, run_id, first, text) != bytes(hash_) or len(lines) != last - first + 1:
+        raise DamagedError("its hash does not fit its content", where=f"session {session_id}, run events {first}")
+    return [ToldEvent(first + at, run_id, line) for at, line in enumerate(lines)]
+
+
+# --- ending ----------------------------------------------------------------------------------------------------------
+
+
+@operation
+def cancel(session_id: str, run_id: str | None, now: datetime) -> Generator[Statement, Rows, Run | None]:
+    """Note that somebody asked for the end of a run."""
+    which, named = (" AND run_id = ?", (run_id,)) if run_id is not None else ("", ())
+    rows = yield (
+        "UPDATE runs SET cancel_at = coalesce(cancel_at, ?) WHERE session_id = ? AND status = 'running'"
+        f"{which} RETURNING {_RUN}",
+        (micros(now), session_id, *named),
+    )
+    return _run_from(rows[0]) if rows else None
+
+
+def _beat(owner: str, until: datetime) -> Generator[Statement, Rows, None]:
+    yield "UPDATE runs SET alive_until = ? WHERE owner = ? AND status = 'running'", (micros(until), owner)
+
+
+@operation
+def cancelled(owner: str) -> Generator[Statement, Rows, list[tuple[str, str]]]:
+    """Runs of a worker that are to end."""
+    rows = yield (
+        "SELECT session_id, run_id FROM runs WHERE owner = ? AND status = 'running' AND cancel_at IS NOT NULL",
+        (owner,),
+    )
+    return [(session_id, run_id) for session_id, run_id in rows]
+
+
+@operation
+def dead(now: datetime) -> Generator[Statement, Rows, list[Run]]:
+    """Runs that nobody runs any more."""
+    rows = yield f"SELECT {_RUN} FROM runs WHERE status = 'running' AND alive_until < ?", (micros(now),)
+    return [_run_from(row) for row in rows]
+
+
+@operation
+def end_dead(run: Run, event: str, now: datetime) -> Generator[Statement, Rows, bool]:
+    """End a run that nobody runs any more."""
+    rows = yield (
+        "UPDATE runs SET status = 'error', last_number = last_number + 1, ended_at = ? WHERE session_id = ?"
+        " AND run_id = ? AND status = 'running' AND alive_until < ? RETURNING last_number",
+        (micros(now), run.session_id, run.run_id, micros(now)),
+    )
+    if rows:
+        yield _batch(run.session_id, run.run_id, int(rows[0][0]), (event,), now)
+    return bool(rows)
+
+
+# --- forgetting ------------------------------------------------------------------------------------------------------
+
+
+@operation
+def sweep(before: datetime) -> Generator[Statement, Rows, int]:
+    """Delete some batches of runs that are over and were told before; how many. Others have their turn in between."""
+    rows = yield (
+        "DELETE FROM run_events WHERE (session_id, first_number) IN (SELECT e.session_id, e.first_number"
+        " FROM run_events AS e JOIN runs AS r ON r.session_id = e.session_id AND r.run_id = e.run_id"
+        " WHERE e.created_at < ? AND r.ended_at < ? LIMIT ?) RETURNING 1",
+        (micros(before), micros(before), _PAGE),
+    )
+    return len(rows)
+
+
+def without_person(user_id: str) -> Generator[Statement, Rows, None]:
+    """Take a person out of runs in sessions of others, with what was told in them."""
+    yield (
+        "DELETE FROM run_events WHERE (session_id, run_id) IN (SELECT session_id, run_id FROM runs WHERE user_id = ?)",
+        (user_id,),
+    )
+    yield "UPDATE runs SET user_id = NULL, interrupts_json = NULL WHERE user_id = ?", (user_id,)
+
+
+def without_events(session_id: str) -> Generator[Statement, Rows, None]:
+    """Forget what was told in a session: something that was said in it is to be forgotten."""
+    yield "DELETE FROM run_events WHERE session_id = ?", (session_id,)

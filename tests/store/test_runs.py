@@ -1,0 +1,194 @@
+"""Runs and what they tell, on every engine: numbers without a gap, one run at a time, nothing told by a dead worker."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dragoman.errors import ConflictError, DragomanError, UnknownSessionError
+from dragoman.message import Message, MessageMetadata, Role, TextBlock
+from dragoman.store import Store
+from dragoman.store.runs import Begun, RunEnd, Told
+from tests.store.conftest import Clock, Place
+
+HASH = b"h" * 32
+
+
+async def begin(store: Store, session: str, run: str, **given: Any) -> Begun:
+    return await store.begin_run(session, run, **{"request_hash": HASH, "owner": "one", "alive_s": 20, **given})
+
+
+def texts(told: Told) -> list[tuple[int, str, str]]:
+    return [(event.number, event.run_id, event.json) for event in told.events]
+
+
+async def test_events_are_counted_through_a_session_whatever_run_they_are_of(store: Store) -> None:
+    session = (await store.create_session()).id
+    begun = await begin(store, session, "a")
+    assert (begun.is_new, begun.run.first_number, begun.run.last_number) == (True, 1, 0)
+    assert await store.tell_run(session, "a", 0, ["1", "2"])
+    assert await store.tell_run(session, "a", 2, ["3"], end=RunEnd("finished"))
+    assert (await begin(store, session, "b")).run.first_number == 4
+    assert await store.tell_run(session, "b", 3, ["4"])
+    told = await store.run_events(session)
+    assert texts(told) == [(1, "a", "1"), (2, "a", "2"), (3, "a", "3"), (4, "b", "4")]
+    assert told.newest is not None
+    assert (told.newest.run_id, told.newest.is_running) == ("b", True)
+    for after in range(6):
+        assert [number for number, _, _ in texts(await store.run_events(session, after))] == [*range(after + 1, 5)]
+    assert texts(await store.run_events(session, 1, limit=1)) == [(2, "a", "2")]
+
+
+async def test_what_comes_too_late_or_twice_is_not_stored(store: Store) -> None:
+    session = (await store.create_session()).id
+    await begin(store, session, "a")
+    assert await store.tell_run(session, "a", 0, ["1"])
+    assert not await store.tell_run(session, "a", 0, ["1"])
+    assert not await store.tell_run(session, "a", 5, ["6"])
+    assert await store.tell_run(session, "a", 1, [], end=RunEnd("cancelled"))
+    assert not await store.tell_run(session, "a", 1, ["2"])
+    assert texts(await store.run_events(session)) == [(1, "a", "1")]
+
+
+async def test_the_same_request_again_is_the_same_run(store: Store) -> None:
+    session = (await store.create_session()).id
+    first = await begin(store, session, "a", idempotency_key="k")
+    again = await begin(store, session, "a", owner="two")
+    assert (again.is_new, again.run) == (False, first.run)
+    assert (await begin(store, session, "other", idempotency_key="k")).run == first.run
+    for named in ({"run": "a"}, {"run": "other", "idempotency_key": "k"}):
+        with pytest.raises(ConflictError) as caught:
+            await begin(store, session, request_hash=b"x" * 32, **named)
+        assert caught.value.code == "idempotency_key_reused"
+
+
+async def test_one_run_at_a_time(store: Store) -> None:
+    session = (await store.create_session()).id
+    await begin(store, session, "a")
+    with pytest.raises(ConflictError) as caught:
+        await begin(store, session, "b")
+    assert caught.value.code == "run_in_progress"
+    await store.withdraw_run(session, "a")
+    assert await store.get_run(session, "a") is None
+    await begin(store, session, "b")
+    await store.tell_run(session, "b", 0, ["1"])
+    await store.withdraw_run(session, "b")  # which has told something
+    assert await store.get_run(session, "b") == await store.newest_run(session) is not None
+    with pytest.raises(UnknownSessionError):
+        await begin(store, "nobody", "a")
+
+
+async def test_what_an_interrupted_run_waits_for_is_kept(store: Store) -> None:
+    session = (await store.create_session()).id
+    await begin(store, session, "a")
+    await store.tell_run(session, "a", 0, ["1"], end=RunEnd("interrupted", ({"id": "int-1", "reason": "tool_call"},)))
+    run = await store.newest_run(session)
+    assert run is not None
+    assert (run.status, run.interrupts) == ("interrupted", ({"id": "int-1", "reason": "tool_call"},))
+    assert run.ended_at is not None
+
+
+async def test_a_cancel_reaches_the_worker_through_the_store(store: Store) -> None:
+    session = (await store.create_session()).id
+    assert await store.cancel_run(session) is None
+    await begin(store, session, "a")
+    assert await store.cancelled_runs("one") == []
+    assert await store.cancel_run(session, "other") is None
+    asked = await store.cancel_run(session)
+    assert asked is not None
+    assert asked.cancel_at is not None
+    again = await store.cancel_run(session, "a")
+    assert again == asked
+    assert await store.cancelled_runs("one") == [(session, "a")]
+    assert await store.cancelled_runs("two") == []
+
+
+async def test_a_run_whose_worker_fell_silent_may_be_ended_by_others(store: Store) -> None:
+    store.clock = clock = Clock()
+    session = (await store.create_session()).id
+    run = (await begin(store, session, "a")).run
+    await store.tell_run(session, "a", 0, ["1"])
+    clock.now += timedelta(seconds=15)
+    await store.beat("one", 20)
+    clock.now += timedelta(seconds=15)
+    assert await store.dead_runs() == []
+    assert not await store.end_dead_run(run, '"dead"')
+    clock.now += timedelta(seconds=15)
+    assert [one.run_id for one in await store.dead_runs()] == ["a"]
+    assert await store.end_dead_run(run, '"dead"')
+    assert not await store.end_dead_run(run, '"dead"')
+    assert not await store.tell_run(session, "a", 1, ["2"])
+    assert texts(await store.run_events(session)) == [(1, "a", "1"), (2, "a", '"dead"')]
+    ended = await store.get_run(session, "a")
+    assert ended is not None
+    assert ended.status == "error"
+    assert (await begin(store, session, "b")).run.first_number == 3
+
+
+async def test_old_events_are_swept_and_numbers_go_on(store: Store) -> None:
+    store.clock = clock = Clock()
+    session = (await store.create_session()).id
+    await begin(store, session, "a")
+    await store.tell_run(session, "a", 0, ["1", "2"], end=RunEnd("finished"))
+    clock.now += timedelta(days=8)
+    await begin(store, session, "b")
+    await store.tell_run(session, "b", 2, ["3"])
+    assert await store.sweep_run_events() == 1
+    assert await store.sweep_run_events() == 0
+    assert texts(await store.run_events(session)) == [(3, "b", "3")]
+    clock.now += timedelta(days=8)
+    assert await store.sweep_run_events() == 0  # it is running still
+
+
+async def test_a_session_takes_its_runs_along_and_a_fork_has_none(store: Store) -> None:
+    session = (await store.create_session()).id
+    await store.append(session, said("x"))
+    await begin(store, session, "a")
+    await store.tell_run(session, "a", 0, ["1"])
+    fork = await store.fork(session)
+    assert (await store.run_events(fork.id)).events == ()
+    await store.delete_session(session)
+    assert await store.get_run(session, "a") is None
+    assert (await store.run_events(session)).events == ()
+    assert (await store.verify()).is_sound
+
+
+async def test_a_person_who_is_erased_leaves_nothing_in_runs(store: Store) -> None:
+    own = (await store.create_session(user_id="ann")).id
+    others = (await store.create_session(user_id="bob")).id
+    third = (await store.create_session(user_id="bob")).id
+    await store.append(third, said("secret", user_id="ann"))
+    for session, user in ((own, "ann"), (others, "ann"), (third, "bob")):
+        await begin(store, session, "a", user_id=user)
+        await store.tell_run(session, "a", 0, ["1"], end=RunEnd("finished"))
+    await store.erase_user("ann")
+    for session in (own, others, third):
+        assert (await store.run_events(session)).events == ()
+    run = await store.get_run(others, "a")
+    assert run is not None
+    assert run.user_id is None
+
+
+async def test_events_that_were_changed_are_found_out(shared_place: Place) -> None:
+    async with shared_place.open() as store:
+        session = (await store.create_session()).id
+        await begin(store, session, "a")
+        await store.tell_run(session, "a", 0, ["1"])
+        await store._write(changed())
+        with pytest.raises(DragomanError) as caught:
+            await store.run_events(session)
+        assert caught.value.code == "damaged"
+
+
+def changed() -> Any:
+    yield "UPDATE run_events SET events_json = '2'", ()
+
+
+def said(text: str, **metadata: Any) -> Message:
+    return Message("", "", Role.USER, (TextBlock(text),), MessageMetadata(**metadata), datetime.now(UTC))
+
+
+async def test_runs_are_counted_in_the_sizes(store: Store) -> None:
+    assert {"runs", "run_events", "api_keys"} <= set((await store.sizes()).tables)
