@@ -9,6 +9,7 @@
     │   ├── ToolInputError            a tool call does not fit its tool's schema
     │   ├── EventError                an event is not as the catalogue has it
     │   ├── EnvelopeError             not an agent message envelope, or not a conversation of them
+    │   ├── LetterError               not a letter between agents
     │   ├── PolicyError               a routing policy has errors, and none of it is taken
     │   ├── AttachmentError           a file cannot be taken as an attachment, or a path cannot be one's
     │   ├── AttachmentUrlError        a URL of an attachment is not ours, was changed, or is over
@@ -141,6 +142,19 @@ class EnvelopeError(InputError):
     def __init__(self, what: str, *, where: str = "", code: str | None = None) -> None:
         super().__init__(what, where=where, code=code)
         self.args = (" ".join(part for part in (f"{self.code}:", where, what) if part),)
+
+
+class LetterError(InputError):
+    """Codes: invalid_letter, unknown_letter_type, unsupported_protocol_version, inconsistent_result.
+
+    ``problems`` lists every one found, each beginning with its JSON path.
+    """
+
+    code = "invalid_letter"
+
+    def __init__(self, problems: tuple[str, ...], *, code: str | None = None) -> None:
+        super().__init__("; ".join(problems), where="letter", remedy="See the page on letters", code=code)
+        self.problems = problems
 
 
 class PolicyError(InputError):

@@ -1,0 +1,79 @@
+"""Letters between agents: what they say, whether they are valid, and what they look like without their secrets.
+
+    read_letter, write_letter, letter_from      bytes or JSON into a letter and back; LetterError says what is wrong
+    warnings_of                                 what is odd about a letter that is taken all the same
+    letter_id                                   what a letter is known by
+    task_result_letter, error_letter, …         letters, made by code
+    sensitive_ids, part, joined, masked         secrets in letters
+    letter_schema                               the JSON Schema that this package publishes
+
+Everything here is pure. How letters are delivered is ``dragoman.mail``.
+"""
+
+from dragoman.letters.builders import answer_letter, enveloped, error_letter, needs_input_letter, task_result_letter
+from dragoman.letters.naming import derived_id, letter_id
+from dragoman.letters.reading import (
+    Hints,
+    Problem,
+    hints_from,
+    letter_from,
+    read_letter,
+    time_of,
+    warnings_of,
+    write_letter,
+)
+from dragoman.letters.sensitive import MASK, joined, masked, part, reference_of, sensitive_ids
+from dragoman.letters.types import (
+    HUMAN,
+    PROTOCOL_VERSION,
+    Artifact,
+    ErrorLetter,
+    ErrorReport,
+    InputRequest,
+    KnownContext,
+    Letter,
+    Metrics,
+    NeedsInputLetter,
+    RequestedInput,
+    Result,
+    TaskResult,
+    TaskResultLetter,
+)
+
+__all__ = [
+    "HUMAN",
+    "MASK",
+    "PROTOCOL_VERSION",
+    "Artifact",
+    "ErrorLetter",
+    "ErrorReport",
+    "Hints",
+    "InputRequest",
+    "KnownContext",
+    "Letter",
+    "Metrics",
+    "NeedsInputLetter",
+    "Problem",
+    "RequestedInput",
+    "Result",
+    "TaskResult",
+    "TaskResultLetter",
+    "answer_letter",
+    "derived_id",
+    "enveloped",
+    "error_letter",
+    "hints_from",
+    "joined",
+    "letter_from",
+    "letter_id",
+    "masked",
+    "needs_input_letter",
+    "part",
+    "read_letter",
+    "reference_of",
+    "sensitive_ids",
+    "task_result_letter",
+    "time_of",
+    "warnings_of",
+    "write_letter",
+]

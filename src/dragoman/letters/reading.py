@@ -1,0 +1,447 @@
+"""From bytes to a letter and back, strictly.
+
+    read_letter(data) -> Letter     JsonError, or LetterError with every problem, its place and what was expected
+    write_letter(letter) -> bytes   the canonical JSON: the fields in their order, what was not given left out
+    warnings_of(letter)             what is odd about a letter that is taken all the same
+    hints_from(data)                what can be told of bytes that are no letter: who sent them, and about what
+
+A letter that comes back is written as it was read: nothing that was not given is added, nothing that was is dropped,
+numbers keep their form, and what no version here knows keeps its bytes. The one rule: no problem ever quotes a text of
+the letter, which may be a secret in the wrong place.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from dragoman.errors import InputError, JsonError, LetterError
+from dragoman.jsontext import read_json, utf8
+from dragoman.letters.types import (
+    KINDS,
+    PROTOCOL_VERSION,
+    AnyLetter,
+    ErrorReport,
+    InputRequest,
+    KnownContext,
+    Letter,
+    LetterId,
+    Name,
+    Result,
+    TaskResult,
+    Time,
+    Version,
+)
+from dragoman.value import UnknownFields, Value, check_plain, encode
+
+INVALID: Final = "invalid_letter"
+INCONSISTENT: Final = "inconsistent_result"
+_DECODER: Final = msgspec.json.Decoder(AnyLetter)
+_MAJOR: Final = PROTOCOL_VERSION.partition(".")[0]
+_ROUNDING_MS: Final = 1.0  # seconds are often given with three digits
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What is wrong, and where: a path into the JSON."""
+
+    where: str
+    what: str
+    code: str = INVALID
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_letter(data: bytes | str) -> Letter:
+    """The letter that a JSON text says."""
+    try:
+        letter: Letter = _DECODER.decode(data)
+        # The same bytes again: no key was doubled and nothing was dropped, so it need not be looked for.
+        if encode(letter) == data and letter.protocol_version.startswith(f"{_MAJOR}.") and not problems_of(letter):
+            return letter
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InputError):
+        pass  # the careful reader knows what to say about it
+    return _read_carefully(utf8(data) if isinstance(data, str) else data)
+
+
+def letter_from(plain: Mapping[str, Any]) -> Letter:
+    """The letter of a JSON object that was read already."""
+    try:
+        return read_letter(json.dumps(plain, ensure_ascii=False, allow_nan=True))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise JsonError(f"it cannot be written as JSON ({error})") from None
+
+
+def _read_carefully(data: bytes) -> Letter:
+    try:
+        plain = read_json(data)
+    except JsonError:
+        _refuse_score_that_is_no_number(data)
+        raise
+    if not isinstance(plain, dict):
+        raise refusal([Problem("$", f"expected an object, got {_kind_of(plain)}")])
+    kind = _kind(plain)
+    _check_version(plain)
+    reading = _Reading()
+    letter = reading.object(kind, data, "$")
+    if letter is None or reading.problems:
+        raise refusal(reading.problems)
+    if found := problems_of(letter):
+        raise refusal(found)
+    made: Letter = letter
+    return made
+
+
+def _kind(plain: dict[str, Any]) -> type[Letter]:
+    said, known = plain.get("type"), ", ".join(KINDS)
+    if "type" not in plain:
+        raise refusal([Problem("$.type", f"is missing; expected one of {known}")])
+    if not isinstance(said, str):
+        raise refusal([Problem("$.type", f"expected one of {known}, got {_kind_of(said)}")])
+    if said not in KINDS:
+        raise refusal([Problem("$.type", f"expected one of {known}, got another text", "unknown_letter_type")])
+    return KINDS[said]
+
+
+def _check_version(plain: dict[str, Any]) -> None:
+    """Refuse another major number before anything else: whatever else it says may mean something else there."""
+    try:
+        version: str = msgspec.convert(plain.get("protocol_version"), Version)
+    except msgspec.ValidationError:
+        return  # which is said together with everything else
+    if version.partition(".")[0].lstrip("0") != _MAJOR:
+        what = f"expected {_MAJOR}.x, got {version}"
+        raise refusal([Problem("$.protocol_version", what, "unsupported_protocol_version")])
+
+
+def refusal(problems: list[Problem]) -> LetterError:
+    """The error that says everything that is wrong."""
+    codes = {problem.code for problem in problems}
+    code = codes.pop() if len(codes) == 1 else INVALID
+    return LetterError(tuple(map(str, problems)), code=code)
+
+
+def _refuse_score_that_is_no_number(data: bytes) -> None:
+    """``NaN`` is not JSON; a score of NaN is said to be what it is, a result that does not fit together."""
+    if b"NaN" not in data and b"Infinity" not in data:
+        return
+    try:
+        plain = json.loads(data)
+        score = plain["payload"]["score"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return
+    if isinstance(score, float) and not math.isfinite(score):
+        raise refusal([Problem("$.payload.score", "expected a number from 0 to 1, got none", INCONSISTENT)])
+
+
+class _Reading:
+    """A pass over a text that is known to be strict JSON: every problem is noted, what is not known is kept."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def object(self, cls: type[Value], data: bytes, where: str) -> Any:
+        """A value of this type, or nothing and a problem."""
+        if data[:1] != b"{":
+            self.problems.append(Problem(where, f"expected an object, got {_kind_of(msgspec.json.decode(data))}"))
+            return None
+        shape = msgspec.json.decode(data, type=dict[str, Raw])
+        fields = {field.encode_name: field for field in _fields(cls)}
+        known, unknown = dict[str, Any](), dict[str, bytes]()
+        before = len(self.problems)
+        for name, field in fields.items():
+            if field.required and name not in shape:
+                self.problems.append(Problem(f"{where}.{name}", f"is missing; expected {expected(field.type)}"))
+        for name, raw in shape.items():
+            if name in fields:
+                known[fields[name].name] = self._part(fields[name].type, bytes(raw), f"{where}.{name}")
+            elif name != cls.__struct_config__.tag_field:
+                unknown[name] = bytes(raw)
+        if len(self.problems) > before:
+            return None
+        return cls(**known, unknown_fields=UnknownFields(unknown)) if unknown else cls(**known)
+
+    def _part(self, hint: Any, data: bytes, where: str) -> Any:
+        inner = _without_unset(hint)
+        if isinstance(inner, type) and issubclass(inner, Value):
+            return self.object(inner, data, where)
+        item = typing.get_args(inner)[0] if typing.get_origin(inner) is tuple else None
+        if isinstance(item, type) and issubclass(item, Value) and data[:1] == b"[":
+            parts = msgspec.json.decode(data, type=list[Raw])
+            return tuple(self.object(item, bytes(part), f"{where}[{at}]") for at, part in enumerate(parts))
+        try:
+            return _decoder(inner).decode(data)
+        except msgspec.ValidationError as error:
+            self._note(hint, data, where, str(error))
+            return None
+
+    def _note(self, hint: Any, data: bytes, where: str, error: str) -> None:
+        given = msgspec.json.decode(data)
+        _, _, place = error.partition(" - at `$")
+        got = "something else in it" if place else _kind_of(given, hint)
+        code = INCONSISTENT if where == "$.payload.score" and type(given) in (int, float) else INVALID
+        self.problems.append(Problem(where + place.rstrip("`"), f"expected {expected(hint)}, got {got}", code))
+
+
+def problems_of(letter: Letter) -> list[Problem]:
+    """What the parts of a letter have to be together."""
+    return [*_untimely(letter), *_wrong_context(letter), *_inconsistent(letter.payload)]
+
+
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)")
+
+
+def time_of(letter: Letter) -> datetime:
+    """When it was made, as it says."""
+    return _time_from(letter.timestamp)
+
+
+def _time_from(text: str) -> datetime:
+    if not _TIME.fullmatch(text):
+        raise ValueError("not a time with its zone")
+    return datetime.fromisoformat(text.upper())
+
+
+def _untimely(letter: Letter) -> Iterator[Problem]:
+    try:
+        _time_from(letter.timestamp)
+    except ValueError:
+        yield Problem("$.timestamp", f"expected {expected(Time)}, got another text")
+
+
+_KNOWN_CONTEXT: Final = frozenset(KnownContext.__struct_fields__)
+
+
+def _wrong_context(letter: Letter) -> Iterator[Problem]:
+    if not letter.context or _KNOWN_CONTEXT.isdisjoint(letter.context):
+        return
+    for field in msgspec.structs.fields(KnownContext):
+        if field.name not in letter.context:
+            continue
+        try:
+            msgspec.convert(letter.context[field.name], _without_unset(field.type))
+        except msgspec.ValidationError as error:
+            place = str(error).partition(" - at `$")[2].rstrip("`")
+            got = "something else in it" if place else _kind_of(letter.context[field.name], field.type)
+            yield Problem(f"$.context.{field.name}{place}", f"expected {expected(field.type)}, got {got}")
+
+
+def _inconsistent(payload: Any) -> Iterator[Problem]:
+    match payload:
+        case TaskResult():
+            if payload.success is not UNSET and payload.success != (payload.status == "success"):
+                what = f"expected {str(not payload.success).lower()} where the status is {payload.status}"
+                yield Problem("$.payload.success", what, INCONSISTENT)
+        case InputRequest():
+            seen = set[str]()
+            for at, wanted in enumerate(payload.requested_inputs):
+                if wanted.id in seen:
+                    yield Problem(f"$.payload.requested_inputs[{at}].id", "expected an id of its own, got one twice")
+                seen.add(wanted.id)
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_letter(letter: Letter) -> bytes:
+    """The canonical JSON of a letter; ``LetterError`` if what was made is none."""
+    if found := [*_not_json(letter), *_no_score(letter.payload)]:
+        raise refusal(found)
+    data = encode(letter)
+    try:
+        _DECODER.decode(data)
+    except msgspec.ValidationError:
+        read_letter(data)  # which says what is wrong, or knows it to be something new
+    if found := problems_of(letter):
+        raise refusal(found)
+    return data
+
+
+def _not_json(letter: Letter) -> Iterator[Problem]:
+    """What is wrong with the open parts, of which an encoder would make something else without a word."""
+    for where, part in _open_parts(letter):
+        if part is UNSET:
+            continue
+        try:
+            check_plain({"it": part}, "expected JSON")
+        except ValueError as error:
+            yield Problem(where, str(error))
+
+
+def _open_parts(letter: Letter) -> Iterator[tuple[str, Any]]:
+    yield "$.context", letter.context
+    match letter.payload:
+        case TaskResult(result=Result(inputs=inputs)):
+            yield "$.payload.result.inputs", inputs
+        case ErrorReport(details=details):
+            yield "$.payload.details", details
+        case InputRequest(requested_inputs=requested):
+            for at, wanted in enumerate(requested):
+                yield f"$.payload.requested_inputs[{at}].default", wanted.default
+
+
+def _no_score(payload: Any) -> Iterator[Problem]:
+    if isinstance(payload, TaskResult) and isinstance(payload.score, float) and not math.isfinite(payload.score):
+        yield Problem("$.payload.score", "expected a number from 0 to 1, got none", INCONSISTENT)
+
+
+# --- what is odd -----------------------------------------------------------------------------------------------------
+
+
+def warnings_of(letter: Letter) -> list[Problem]:
+    """What is odd about a letter that is taken all the same: codes metrics_mismatch, unknown_field."""
+    return [*_mismatched(letter.payload), *_not_known(letter, "$")]
+
+
+def _mismatched(payload: Any) -> Iterator[Problem]:
+    if not isinstance(payload, TaskResult) or payload.metrics is UNSET:
+        return
+    seconds, milliseconds = payload.duration_sec, payload.metrics.duration_ms
+    if seconds is UNSET or milliseconds is UNSET:
+        return
+    if abs(seconds * 1000 - milliseconds) > _ROUNDING_MS:
+        what = f"{seconds} s is not the {milliseconds} ms of $.payload.metrics.duration_ms"
+        yield Problem("$.payload.duration_sec", what, "metrics_mismatch")
+
+
+def _not_known(value: Value, where: str) -> Iterator[Problem]:
+    unknown = getattr(value, "unknown_fields", UNSET)
+    for name in unknown or ():
+        what = f"protocol version {PROTOCOL_VERSION} has no such field; it is kept"
+        yield Problem(f"{where}.{name}" if name.isidentifier() else f"{where}[{name[:100]!r}]", what, "unknown_field")
+    for name in value.__struct_fields__:
+        part = getattr(value, name)
+        for at, inner in enumerate(part) if isinstance(part, tuple) else ((None, part),):
+            if isinstance(inner, Value):
+                yield from _not_known(inner, f"{where}.{name}" if at is None else f"{where}.{name}[{at}]")
+
+
+# --- what is no letter -----------------------------------------------------------------------------------------------
+
+
+class Hints(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be told of something that is no letter, each only where it has the form that a letter asks for."""
+
+    type: str | None = None
+    sender_id: str | None = None
+    recipient_id: str | None = None
+    task_id: str | None = None
+    trace_id: str | None = None
+    message_id: str | None = None
+
+
+def hints_from(data: bytes | str) -> Hints:
+    """Who sent it, to whom and about what, as far as that can be told."""
+    try:
+        plain = read_json(data)
+    except JsonError:
+        return Hints()
+    if not isinstance(plain, dict):
+        return Hints()
+    context = plain.get("context")
+    looked_at = {**plain, "message_id": context.get("message_id") if isinstance(context, dict) else None}
+    return Hints(**{name: _if_it_is(hint, looked_at.get(name)) for name, hint in _HINTS.items()})
+
+
+_HINTS: Final[dict[str, Any]] = {
+    "type": typing.Literal["task_result", "error", "needs_input"],
+    "sender_id": Name,
+    "recipient_id": Name,
+    "task_id": Name,
+    "trace_id": LetterId,
+    "message_id": LetterId,
+}
+
+
+def _if_it_is(hint: Any, given: Any) -> Any:
+    try:
+        return msgspec.convert(given, hint)
+    except msgspec.ValidationError:
+        return None
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def expected(hint: Any) -> str:
+    """What a field of this type holds, in words."""
+    hint = _without_unset(hint)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return str(next(meta.extra["expected"] for meta in arguments[1:]))
+    if origin is tuple:
+        return f"a list of {_plural(arguments[0])}"
+    if origin is typing.Literal:
+        return f"one of {', '.join(arguments)}"
+    if origin in (typing.Union, types.UnionType):
+        return expected(arguments[0])
+    if isinstance(hint, type) and issubclass(hint, Value):
+        return "an object"
+    return _WORDS.get(origin or hint, "a JSON value")
+
+
+_WORDS: Final = {str: "a text", bool: "true or false", dict: "an object", int: "a whole number", float: "a number"}
+
+
+def _plural(hint: Any) -> str:
+    if hint is str:
+        return "texts"
+    if isinstance(hint, type) and issubclass(hint, Value):
+        return "objects"
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return "texts, numbers, true or false"
+    return f"texts, each {expected(hint)}"
+
+
+def _kind_of(given: Any, wanted: Any = None) -> str:
+    match given:
+        case None:
+            return "null"
+        case bool():
+            return str(given).lower()
+        case int() | float():
+            return f"the number {given}"
+        case str():
+            return ("another text" if _is_text(wanted) else "a text") if given else "an empty text"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
+
+
+def _is_text(hint: Any) -> bool:
+    hint = _without_unset(hint)
+    inner = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+    return inner is str or typing.get_origin(inner) is typing.Literal
+
+
+@functools.cache
+def _without_unset(hint: Any) -> Any:
+    """The type of a field that was given."""
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return hint
+    left = tuple(part for part in typing.get_args(hint) if part is not UnsetType)
+    return typing.Union[left]  # noqa: UP007  of as many as are left
+
+
+@functools.cache
+def _decoder(hint: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(hint)
+
+
+@functools.cache
+def _fields(cls: type[Value]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return tuple(field for field in msgspec.structs.fields(cls) if field.name != "unknown_fields")

@@ -1,0 +1,153 @@
+"""Secrets in letters: which values they are, and how a letter looks without them.
+
+    sensitive_ids(request)                the inputs that a request for input calls sensitive
+    parted, secrets = part(letter, ids)   the letter with references in their place, and what was taken out
+    joined(parted, secrets)               the letter with the values back
+    masked(letter, ids)                   the letter as people may see it: *** for each of them
+
+A secret is the value of a sensitive input in an answer, and the default of one in a request. Where it is not known what
+was asked, every value of an answer is one. A text elsewhere in the letter that repeats a secret has ``***`` there, and
+that stays so. The one rule: what ``part`` and ``masked`` give holds no secret, in no place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from dragoman.letters.reading import read_letter
+from dragoman.letters.types import Letter, NeedsInputLetter, TaskResultLetter
+from dragoman.value import encode
+
+MASK: Final = "***"
+REFERENCE: Final = "$sealed"  # {"$sealed": "inputs/api_key"} stands for a value that is kept elsewhere
+_SHORTEST: Final = 4  # what is shorter occurs in any text by chance
+
+
+def sensitive_ids(letter: Letter) -> frozenset[str]:
+    """The ids of the inputs that a request calls sensitive; none in any other letter."""
+    if not isinstance(letter, NeedsInputLetter):
+        return frozenset()
+    return frozenset(wanted.id for wanted in letter.payload.requested_inputs if wanted.is_sensitive)
+
+
+def part(letter: Letter, ids: Collection[str] | None = None) -> tuple[Letter, dict[str, Any]]:
+    """A letter without its secrets, and the secrets by the names that its references use.
+
+    ``ids`` are the sensitive inputs of the request that an answer answers; ``None`` where that is not known.
+    """
+    secrets: dict[str, Any] = {}
+
+    def take(name: str, value: Any) -> Any:
+        if reference_of(value) is not None:
+            return value
+        secrets[name] = value
+        return {REFERENCE: name}
+
+    found = _with_secrets(letter, ids, take)
+    return (_without_repetitions(found, secrets), secrets) if secrets else (letter, secrets)
+
+
+def joined(letter: Letter, secrets: Mapping[str, Any]) -> Letter:
+    """A letter with the values back in their places. A reference for which there is no value stays."""
+
+    def put(_: str, value: Any) -> Any:
+        reference = reference_of(value)
+        return secrets.get(reference, value) if reference is not None else value
+
+    return _with_secrets(letter, None, put)
+
+
+def masked(letter: Letter, ids: Collection[str] | None = None) -> Letter:
+    """A letter as people may see it."""
+    parted, _ = part(letter, ids)
+    return _with_secrets(parted, None, lambda _, value: MASK if reference_of(value) is not None else value)
+
+
+def reference_of(value: Any) -> str | None:
+    """The name that a reference has, if the value is one."""
+    if isinstance(value, dict) and len(value) == 1 and isinstance(value.get(REFERENCE), str):
+        name: str = value[REFERENCE]
+        return name
+    return None
+
+
+def _with_secrets(letter: Letter, ids: Collection[str] | None, change: Callable[[str, Any], Any]) -> Letter:
+    """The letter with each secret, or what stands in its place, changed."""
+    match letter:
+        case NeedsInputLetter():
+            requested = tuple(
+                wanted.replace(default=change(f"default/{wanted.id}", wanted.default))
+                if wanted.is_sensitive and wanted.default is not UNSET
+                else wanted
+                for wanted in letter.payload.requested_inputs
+            )
+            return letter.replace(payload=letter.payload.replace(requested_inputs=requested))
+        case TaskResultLetter() if letter.payload.result.inputs:
+            inputs = {
+                name: change(f"inputs/{name}", value) if ids is None or name in ids else value
+                for name, value in letter.payload.result.inputs.items()
+            }
+            result = letter.payload.result.replace(inputs=inputs)
+            return letter.replace(payload=letter.payload.replace(result=result))
+        case _:
+            return letter
+
+
+def _without_repetitions(letter: Letter, secrets: Mapping[str, Any]) -> Letter:
+    """The letter without what its other texts repeat of its secrets."""
+    words = sorted({word for value in secrets.values() for word in _words_in(value)}, key=len, reverse=True)
+    if not words:
+        return letter
+    plain = msgspec.json.decode(encode(letter))
+    pattern = re.compile("|".join(map(_pattern, words)))
+    for name in ("payload", "context"):
+        if name in plain:
+            plain[name] = _replaced(plain[name], pattern)
+    return read_letter(msgspec.json.encode(plain))
+
+
+def _words_in(value: Any) -> list[str]:
+    match value:
+        case bool() | None:
+            return []
+        case str():
+            return [value] if len(value) >= _SHORTEST else []
+        case int() | float():
+            return [text] if len(text := msgspec.json.encode(value).decode()) >= _SHORTEST else []
+        case dict():
+            return [word for inner in value.values() for word in _words_in(inner)]
+        case _:
+            return [word for inner in value for word in _words_in(inner)]
+
+
+def _pattern(word: str) -> str:
+    """The word, and a number only where it is not a part of a longer one."""
+    quoted = re.escape(word)
+    return rf"(?<![0-9.]){quoted}(?![0-9])" if word[:1] in "-0123456789" and _is_number(word) else quoted
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _replaced(value: Any, pattern: re.Pattern[str]) -> Any:
+    match value:
+        case str():
+            return pattern.sub(MASK, value)
+        case dict() if reference_of(value) is not None:
+            return value
+        case dict():
+            return {name: _replaced(inner, pattern) for name, inner in value.items()}
+        case list():
+            return [_replaced(inner, pattern) for inner in value]
+        case _:
+            return value
