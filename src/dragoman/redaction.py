@@ -38,6 +38,7 @@ _KEYS: Final = {
     "langfuse_key": r"sk-lf-[0-9a-f-]{16,}",
     "api_key": r"sk-[0-9A-Za-z_-]{16,64}",  # OpenAI, DeepSeek, Moonshot, LiteLLM and others
     "google_key": r"AIza[0-9A-Za-z_-]{30,}|GOCSPX-[0-9A-Za-z_-]{20,}|ya29\.[0-9A-Za-z_-]{20,}",
+    "dragoman_key": r"ak_[a-z]{1,8}_[0-9A-Za-z]{8}_[0-9A-Za-z_-]{43}_[0-9A-Za-z]{6}",
     "groq_key": r"gsk_[0-9A-Za-z]{20,}",
     "xai_key": r"xai-[0-9A-Za-z]{20,}",
     "perplexity_key": r"pplx-[0-9A-Za-z]{20,}",

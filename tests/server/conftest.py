@@ -1,7 +1,7 @@
 """A chat server to ask, over a real socket, in the loop of the test.
 
     async def test_…(chat_server)        nobody needs a key; SQLite, attachments in a folder
-    async def test_…(keyed_server)       everybody does; chat_server.key(user_id=…) makes one
+    async def test_…(keyed_server)       everybody does; await keyed_server.key(user_id) gives headers with one
     async def test_…(postgres_chat_server)   as chat_server, on PostgreSQL
 
 Each has ``base_url``, ``store``, ``agent``, ``doors``, ``fakes`` (strict providers by the name of their dialect, the
@@ -22,6 +22,7 @@ import aiohttp
 import pytest
 
 from dragoman.client import Retries
+from dragoman.server.keys import new_key
 from dragoman.server.options import ServeOptions
 from dragoman.server.serving import ChatServer, address, bound, listening, opened_doors
 from dragoman.server.state import Doors
@@ -52,6 +53,15 @@ class Serving:
         self.server = server
         self.fakes = fakes
         self.client = client
+
+    async def key(
+        self, user_id: str | None = None, scopes: tuple[str, ...] = ("chat",), **given: Any
+    ) -> dict[str, str]:
+        """Headers with a new key of that user, or of a new one."""
+        made = new_key(self.doors.peppers)
+        whose = user_id or self.store.new_id()
+        await self.store.create_key(made.public_id, made.secret_hash, user_id=whose, scopes=scopes, **given)
+        return {"Authorization": f"Bearer {made.text}"}
 
     @property
     def store(self) -> Store:

@@ -26,6 +26,7 @@ from dragoman.server.refusing import Refusal, not_found, refused
 from dragoman.server.state import Doors
 
 MODULES: Final = (
+    "me",
     "health",
     "openapi",
     "history",

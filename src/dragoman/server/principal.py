@@ -70,11 +70,19 @@ async def authenticated(request: Request) -> Principal:
     if len(given) > 1:
         raise Refusal(400, "invalid_header", "There is more than one Authorization.")
     if given:
-        raise unauthorized()
+        return await _with_key(request, given[0])
     if doors_of(request).options.demands_keys:
         raise unauthorized()
     refuse_strangers(request)
     return LOCAL
+
+
+async def _with_key(request: Request, given: str) -> Principal:
+    scheme, _, text = given.partition(" ")
+    key = await doors_of(request).keys.holder(text.strip()) if scheme.lower() == "bearer" else None
+    if key is None:
+        raise unauthorized()
+    return Principal(key.user_id, key.team_id, key.public_id, frozenset(key.scopes), False)
 
 
 def unauthorized() -> Refusal:

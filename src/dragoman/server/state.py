@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dragoman.attachments import Attachments
+from dragoman.server.keys import KeyRing, peppers_for
 from dragoman.server.options import ServeOptions
 from dragoman.store import Store
 from dragoman.turn import Agent
@@ -24,6 +25,8 @@ class Doors:
         self.agent = agent
         self.attachments = attachments
         self.options = options
+        self.peppers = peppers_for(options.store, options.keys_file)
+        self.keys = KeyRing(store, self.peppers)
         self.runs: Any = None
 
 

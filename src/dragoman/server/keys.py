@@ -1,0 +1,137 @@
+"""Keys of callers: how one is made, where its pepper is kept, and how it is known again.
+
+    made = new_key(peppers)                      made.text is shown once, made.secret_hash is kept
+    peppers_for(store_url, …)                    the pepper, which is in no database
+    await KeyRing(store, peppers).holder(text)   what is kept of the key, if it is good
+
+A key is ``ak_live_<public id>_<secret>_<checksum>``. The checksum tells a mistyped one without asking the store; the
+public id finds the row; the HMAC of the secret under the pepper is compared in constant time, also where there is no
+row, so that the answer to every bad key takes the same way. The one rule: a secret is never stored, and no two keys
+share anything that is remembered of them, which is found by the SHA-256 of the whole key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+import msgspec
+
+from dragoman import settings
+from dragoman.attachments import SigningKeys
+from dragoman.store import ApiKey, Store
+
+PEPPER_VARIABLE: Final = "DRAGOMAN_KEY_PEPPER"
+KNOWN_FOR_S: Final = 0.9  # a key that is taken back is refused within a second
+_USED_EVERY: Final = timedelta(minutes=10)
+_MOST_KNOWN: Final = 4_096
+_LETTERS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_KEY: Final = re.compile(r"(ak_[a-z]{1,8}_([0-9A-Za-z]{8})_([0-9A-Za-z_-]{43}))_([0-9A-Za-z]{6})", re.ASCII)
+
+
+class NewKey(msgspec.Struct, frozen=True):
+    """A key that was just made."""
+
+    text: str  # the key itself, to be shown once
+    public_id: str
+    secret_hash: bytes
+
+    def __repr__(self) -> str:
+        return f"NewKey({self.public_id!r})"
+
+
+def new_key(peppers: SigningKeys) -> NewKey:
+    """A key that nobody can guess."""
+    public_id = "".join(secrets.choice(_LETTERS) for _ in range(8))
+    secret = secrets.token_urlsafe(32)
+    text = f"ak_live_{public_id}_{secret}"
+    pepper = peppers.signing
+    return NewKey(f"{text}_{_checksum(text)}", public_id, _hashed(secret, pepper.kid, pepper.secret))
+
+
+def peppers_for(
+    store_url: str, keys_file: str | None = None, environment: Mapping[str, str] | None = None
+) -> SigningKeys:
+    """Where the pepper of a store's keys is: a variable, a file that was named, one beside the store, or the user's."""
+    environment = os.environ if environment is None else environment
+    if text := environment.get(PEPPER_VARIABLE, "").strip():
+        return SigningKeys.from_text(text, PEPPER_VARIABLE)
+    if keys_file is not None:
+        return SigningKeys.in_file(Path(keys_file).expanduser())
+    if store_url == "memory:":
+        return SigningKeys.from_text(f"memory:{secrets.token_urlsafe(32)}")
+    if store_url.startswith("sqlite:///"):
+        file = Path(unquote(store_url.removeprefix("sqlite:///")))
+        return SigningKeys.in_file(file.with_name(f"{file.name}-pepper.json"))
+    return SigningKeys.in_file(settings.default_file(environment).with_name("pepper.json"))
+
+
+class KeyRing:
+    """The keys of a store, known again."""
+
+    def __init__(self, store: Store, peppers: SigningKeys, now: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._peppers = peppers
+        self._now = now
+        self._known: dict[bytes, tuple[float, ApiKey]] = {}
+
+    async def holder(self, text: str) -> ApiKey | None:
+        """What is kept of a key, if it is one of ours and good."""
+        found = _KEY.fullmatch(text) if len(text) <= 128 else None
+        if found is None or not hmac.compare_digest(_checksum(found[1]), found[4]):
+            return None
+        digest = hashlib.sha256(text.encode()).digest()
+        begun = self._now()
+        until, key = self._known.get(digest, (0.0, None))
+        if key is None or begun >= until:
+            key = await self._proved(found[2], found[3])
+            self._remember(digest, begun + KNOWN_FOR_S, key)
+        return key if key is not None and key.is_good(self._store.clock()) else None
+
+    def forget(self) -> None:
+        """Ask the store again for every key."""
+        self._known.clear()
+
+    async def _proved(self, public_id: str, secret: str) -> ApiKey | None:
+        key = await self._store.find_key(public_id)
+        kept = b":" if key is None else key.secret_hash
+        kid = kept.partition(b":")[0].decode("ascii", "replace")
+        pepper = self._peppers.named(kid) or self._peppers.signing
+        is_same = hmac.compare_digest(_hashed(secret, kid, pepper.secret), kept)
+        if key is None or not is_same:
+            return None
+        now = self._store.clock()
+        if key.is_good(now) and (key.last_used_at is None or now - key.last_used_at > _USED_EVERY):
+            await self._store.note_key_used(public_id)
+        return key
+
+    def _remember(self, digest: bytes, until: float, key: ApiKey | None) -> None:
+        self._known.pop(digest, None)
+        if key is None:
+            return
+        while len(self._known) >= _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        self._known[digest] = (until, key)
+
+
+def _hashed(secret: str, kid: str, pepper: str) -> bytes:
+    return f"{kid}:".encode() + hmac.digest(pepper.encode(), secret.encode(), "sha256")
+
+
+def _checksum(text: str) -> str:
+    number = zlib.crc32(text.encode())
+    made = ""
+    for _ in range(6):
+        number, rest = divmod(number, len(_LETTERS))
+        made += _LETTERS[rest]
+    return made
