@@ -88,12 +88,44 @@ async def test_a_disk_that_is_not_known_yet_is_written_to_in_the_writers_thread(
 
 
 @pytest.mark.usefixtures("patient")
-async def test_what_is_asked_for_together_is_written_in_the_writers_thread(path: Path) -> None:
+async def test_what_many_ask_for_together_is_written_in_the_writers_thread(path: Path) -> None:
     async with open_store(f"sqlite:///{path}") as store:
         await until_here(store)
-        threads = await asyncio.gather(*(thread_of(store) for _ in range(3)))
+        threads = await asyncio.gather(*(thread_of(store) for _ in range(16)))
         assert threading.current_thread() not in threads
         assert len(set(threads)) == 1
+
+
+@pytest.mark.usefixtures("patient")
+async def test_what_few_ask_for_together_is_one_commit_where_it_was_asked_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = counted_here(monkeypatch)
+    async with open_store(f"sqlite:///{path}") as store:
+        await until_here(store)
+        here.clear()
+        threads = await asyncio.gather(*(thread_of(store) for _ in range(3)))
+        assert set(threads) == {threading.current_thread()}
+        assert len(here) == 1
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_little_is_read_where_it_is_asked_for_until_that_was_slow(path: Path) -> None:
+    def steps(takes_s: float) -> Any:
+        yield "SELECT 1", ()
+        time.sleep(takes_s)
+        return threading.current_thread()
+
+    async with open_store(f"sqlite:///{path}") as store:
+
+        async def is_here(takes_s: float = 0.0) -> bool:
+            thread = await store._read_little(Operation(lambda: steps(takes_s)))
+            return thread is threading.current_thread()
+
+        assert await is_here()
+        assert await is_here(2 * _SOON_S)  # nobody could know
+        assert [await is_here() for _ in range(3)] == [False] * 3
+        assert any([await is_here() for _ in range(20)])  # it is forgotten after a while
 
 
 @pytest.mark.usefixtures("patient")
@@ -142,14 +174,14 @@ async def test_the_log_stays_short_while_everything_is_written_where_it_is_asked
 
 
 def counted_here(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Grows with whatever is written in the thread that asks for it."""
+    """Grows with each commit in the thread that asks for it."""
     done: list[object] = []
     committed_here: Callable[..., Any] = sqlite._Writer.committed_here
 
     def counted(self: Any, jobs: Any) -> Any:
         outcomes = committed_here(self, jobs)
         if outcomes is not None:
-            done.extend(outcomes)
+            done.append(outcomes)
         return outcomes
 
     monkeypatch.setattr(sqlite._Writer, "committed_here", counted)

@@ -1,10 +1,10 @@
 """SQLite: one file, one writer at a time, power-safe.
 
 All writing of a process goes through one connection, and as a rule through one thread. What waits while a commit is
-under way is committed together with the next one, so that many writers share the price of one sync. A single write on a
-disk that has been quick so far is done where it was asked for, because to change threads would take longer. Several
-processes take turns by a lock file beside the database, at which they wait without polling. Reading has connections of
-its own and never waits.
+under way is committed together with the next one, so that many writers share the price of one sync. A write or two on a
+disk that has been quick so far are done where they were asked for, because to change threads would take longer, and so
+is reading a little. Several processes take turns by a lock file beside the database, at which they wait without
+polling. Reading has connections of its own and never waits.
 
 The one rule: nothing is acknowledged before the commit that holds it has returned with ``synchronous=FULL``, but for
 leases, which matter only while the machine runs. A setting that would make this a lie is found at the start, and the
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import apsw
 import msgspec
@@ -46,6 +46,7 @@ _OLDEST: Final = (3, 51, 3)  # before it, two connections that write and checkpo
 _PAGE_SIZE: Final = 2048  # a message seldom fills a whole number of pages: with small ones, little stays empty
 _BUSY_MS: Final = 60_000
 _MOST_AT_ONCE: Final = 512
+_FEW: Final = 4  # that are written where they were asked for, rather than while the others of the loop go on
 _READERS: Final = 2
 _LOG_PAGES: Final = 1_000  # in the log beside the database, before they are copied into it
 _LOG_BYTES: Final = 8 * 1024 * 1024  # that the log keeps of the disk when it begins anew, after it had to grow
@@ -85,6 +86,7 @@ class SqliteStore(Store):
         self._reading: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._writer: _Writer | None = None
+        self._reader: _Reader | None = None  # that reads where it is asked
         self._asked_now: list[Job] = []  # what one turn of the event loop has asked to be written
 
     async def open(self) -> None:
@@ -94,7 +96,8 @@ class SqliteStore(Store):
         if self.path is None:
             self._reading = self._writing
         for _ in range(_READERS if self.path is not None else 0):
-            self._start(_Reader(await asyncio.to_thread(self._connection), self._reading))
+            self._reader = _Reader(await asyncio.to_thread(self._connection), self._reading)
+            self._start(self._reader)
         self.searching.start()
 
     def _start(self, worker: _Writer | _Reader) -> None:
@@ -127,8 +130,9 @@ class SqliteStore(Store):
     def _hand_over(self) -> None:
         """Write what was asked for: here, if it is one thing and will not take long, or else in the writer's thread."""
         jobs, self._asked_now = self._asked_now, []
-        if len(jobs) == 1 and self._writer is not None and (outcomes := self._writer.committed_here(jobs)) is not None:
-            _resolve([(jobs[0][2], outcomes[0])])
+        is_here = len(jobs) <= _FEW and self._writer is not None
+        if is_here and (outcomes := self._writer.committed_here(jobs)) is not None:  # type: ignore[union-attr]
+            _resolve([(future, outcome) for (_, _, future), outcome in zip(jobs, outcomes, strict=True)])
             return
         self._writing.put(jobs)  # together, so that the thread does not begin with the first one alone
 
@@ -136,6 +140,14 @@ class SqliteStore(Store):
         loop, future = self._promised(operation)
         self._reading.put((operation, loop, future))
         return await future
+
+    async def _read_little(self, operation: Operation[Result]) -> Result:
+        outcome = self._reader.read_here(operation) if self._reader is not None and self._threads else _NOT_HERE
+        if outcome is _NOT_HERE:
+            return await self._read(operation)
+        if isinstance(outcome, _Failed):
+            raise outcome.error
+        return cast("Result", outcome)
 
     def _promised(self, _: Operation[Result]) -> tuple[asyncio.AbstractEventLoop, asyncio.Future[Result]]:
         if not self._threads:
@@ -419,6 +431,9 @@ def _read(connection: apsw.Connection, operation: Operation[Any]) -> Any:
         return done.value
 
 
+_NOT_HERE: Final = object()
+
+
 class _Reader:
     """A thread that reads."""
 
@@ -426,17 +441,38 @@ class _Reader:
         self._connection = connection
         self._jobs = jobs
 
+        self._busy = threading.Lock()
+        self._slowest_s = 0.0  # that a little took lately
+
     def work(self) -> None:
         while (job := self._jobs.get()) is not None:
             assert not isinstance(job, list)  # who reads asks for one thing
             operation, loop, future = job
-            try:
-                with _transaction(self._connection, "DEFERRED"):
-                    outcome: Any = _read(self._connection, operation)
-            except Exception as error:  # noqa: BLE001  it is raised where it was asked for
-                outcome = _Failed(_translated(error, self._connection))
+            with self._busy:
+                outcome = self._outcome(operation)
             _tell(loop, [(future, outcome)])
         self._connection.close()
+
+    def read_here(self, operation: Operation[Any]) -> Any:
+        """What was read, in the thread that asks; ``_NOT_HERE`` if that could take long: see ``committed_here``."""
+        if self._slowest_s > _QUICK_S:
+            self._slowest_s *= _FORGETTING
+            return _NOT_HERE
+        if not self._busy.acquire(blocking=False):
+            return _NOT_HERE
+        began = perf_counter()
+        try:
+            return self._outcome(operation)
+        finally:
+            self._busy.release()
+            self._slowest_s = max(perf_counter() - began, self._slowest_s * _FORGETTING)
+
+    def _outcome(self, operation: Operation[Any]) -> Any:
+        try:
+            with _transaction(self._connection, "DEFERRED"):
+                return _read(self._connection, operation)
+        except Exception as error:  # noqa: BLE001  it is raised where it was asked for
+            return _Failed(_translated(error, self._connection))
 
 
 class _Writer:

@@ -8,12 +8,13 @@ is as safe as ``durability`` says.
 
 from __future__ import annotations
 
+import functools
 import secrets
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -36,12 +37,15 @@ from dragoman.store import (
     writing,
 )
 from dragoman.store.entries import EntriesRoom
+from dragoman.store.finding import FindingMethods
 from dragoman.store.indexes import Filters
+from dragoman.store.keys import KeyMethods
 from dragoman.store.operation import Rows, Statement
 from dragoman.store.reading import Found
 from dragoman.store.recent import Recent
 from dragoman.store.repricing import RepricingMethods
 from dragoman.store.rows import hash_of, message_from
+from dragoman.store.runs import RunMethods
 from dragoman.store.searching import Searching
 from dragoman.store.tenure import Tenure
 from dragoman.store.trace import TraceMethods
@@ -49,6 +53,7 @@ from dragoman.store.values import (
     ErasureReceipt,
     Hit,
     Lease,
+    Owners,
     Row,
     Session,
     SizeReport,
@@ -60,10 +65,14 @@ from dragoman.store.values import (
 )
 from dragoman.store.writing import Draft
 
+if TYPE_CHECKING:
+    from dragoman.store.mail import MailRoom
+
 Result = TypeVar("Result")
 Operation = operation.Operation[Result] | Generator[Statement, Rows, Result]  # the latter can be run once only
 _UNCHANGED: Final[Any] = object()
 _message: Final = value.unchecked(Message)
+_LITTLE: Final = 100  # messages of a page that is read with a few steps
 _UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -72,7 +81,7 @@ def now_utc() -> datetime:
     return datetime.now(UTC)
 
 
-class Store(TraceMethods, RepricingMethods):
+class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMethods):
     """A store of sessions. ``open_store`` makes one; use it with ``async with``."""
 
     engine: str
@@ -86,6 +95,13 @@ class Store(TraceMethods, RepricingMethods):
         self._recent = Recent()
         self._ids = UlidSource(lambda: time.time_ns() // 1_000_000, lambda: secrets.randbits(80))
 
+    @functools.cached_property
+    def mail(self) -> MailRoom:
+        """Letters between agents, for ``dragoman.mail``."""
+        from dragoman.store.mail import MailRoom  # noqa: PLC0415  only who sends letters pays for it
+
+        return MailRoom(self)
+
     def new_id(self) -> str:
         """A ULID, greater than every one that this store has given before."""
         return self._ids.next()
@@ -95,6 +111,10 @@ class Store(TraceMethods, RepricingMethods):
     async def _read(self, operation: Operation[Result]) -> Result:
         """Run an operation that changes nothing, on one consistent view."""
         raise NotImplementedError
+
+    async def _read_little(self, operation: Operation[Result]) -> Result:
+        """The same for what is found with a few steps, which an engine may do without changing threads."""
+        return await self._read(operation)
 
     async def _write(self, operation: Operation[Result]) -> Result:
         """Run an operation in a transaction of its own, and return when it is safe."""
@@ -150,7 +170,7 @@ class Store(TraceMethods, RepricingMethods):
 
     async def get_session(self, session_id: str) -> Session:
         """The session of that id, or ``UnknownSessionError``."""
-        return await self._read(sessions.get_session(session_id))
+        return await self._read_little(sessions.get_session(session_id))
 
     async def list_sessions(
         self,
@@ -288,30 +308,33 @@ class Store(TraceMethods, RepricingMethods):
 
     async def read(self, session_id: str, after_seq: int = 0, limit: int = 50) -> list[Row]:
         """The messages behind a place, in order: the next page."""
-        return await self._rows(await self._read(reading.page_after(session_id, after_seq, limit, self._recent)))
+        return await self._page(reading.page_after(session_id, after_seq, limit, self._recent), limit)
 
     async def read_back(self, session_id: str, before_seq: int, limit: int = 50) -> list[Row]:
         """The messages before a place, in order: the page before."""
-        return await self._rows(await self._read(reading.page_before(session_id, before_seq, limit, self._recent)))
+        return await self._page(reading.page_before(session_id, before_seq, limit, self._recent), limit)
 
     async def tail(self, session_id: str, limit: int = 50) -> list[Row]:
         """The newest messages, in order."""
-        return await self._rows(await self._read(reading.page_before(session_id, None, limit, self._recent)))
+        return await self._page(reading.page_before(session_id, None, limit, self._recent), limit)
 
     async def get_message(self, session_id: str, message_id: str) -> Row:
         """The message of that id, or ``UnknownMessageError``."""
-        (row,) = await self._rows([await self._read(reading.get_message(session_id, message_id))])
+        (row,) = await self._rows([await self._read_little(reading.get_message(session_id, message_id))])
         return row
 
     async def history(self, session_id: str, page: int = 500) -> AsyncIterator[Row]:
         """Every message of a session, in order, a page at a time."""
-        after = 0
-        while rows := await self.read(session_id, after, page):
+        after, size = 0, min(page, _LITTLE)  # most sessions are short
+        while rows := await self.read(session_id, after, size):
             for row in rows:
                 yield row
-            if len(rows) < page:  # nothing is behind it
+            if len(rows) < size:  # nothing is behind it
                 return
-            after = rows[-1].seq
+            after, size = rows[-1].seq, page
+
+    async def _page(self, page: Operation[list[Found | Row]], limit: int) -> list[Row]:
+        return await self._rows(await (self._read_little if limit <= _LITTLE else self._read)(page))
 
     async def _stored(self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], Operation[Result]]) -> Result:
         """Store messages, after what they keep outside."""
@@ -360,6 +383,7 @@ class Store(TraceMethods, RepricingMethods):
         model: str | None = None,
         user_id: str | None = None,
         team_id: str | None = None,
+        owners: Owners | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 20,
@@ -369,7 +393,8 @@ class Store(TraceMethods, RepricingMethods):
 
         The last word may be the beginning of one; ``"words in quotes"`` stand in a row. ``session_id`` means a whole
         history, what a fork shares included. ``user_id`` and ``team_id`` mean sessions of theirs, what their forks
-        share included, and messages that name them. ``until`` is the first moment that is left out.
+        share included, and messages that name them; ``owners`` means such sessions alone. ``until`` is the first
+        moment that is left out.
         """
         filters = Filters(
             session_id=session_id,
@@ -377,6 +402,7 @@ class Store(TraceMethods, RepricingMethods):
             model=model,
             user_id=user_id,
             team_id=team_id,
+            owners=owners,
             since=since,
             until=until,
         )
@@ -398,7 +424,7 @@ class Store(TraceMethods, RepricingMethods):
 
     async def tool_ids(self, session_id: str) -> tuple[tuple[str, str, str], ...]:
         """What each provider calls the calls of a session; ``dragoman.ids.ToolIds`` takes these."""
-        return tuple(await self._read(calls.tool_ids(session_id)))
+        return tuple(await self._read_little(calls.tool_ids(session_id)))
 
     async def learn_tool_ids(self, session_id: str, entries: Sequence[tuple[str, str, str]]) -> None:
         """Remember what providers call the calls of a session: provider, our id, their id."""

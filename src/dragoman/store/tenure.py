@@ -32,6 +32,7 @@ class Tenure:
         self._store = store
         self._seconds = seconds
         self._renewing: asyncio.Task[None] | None = None
+        self._waiting: asyncio.TimerHandle | None = None  # most turns end before there is something to renew
 
     async def __aenter__(self) -> Self:
         try:
@@ -39,8 +40,11 @@ class Tenure:
         except asyncio.CancelledError:  # it may have been given all the same
             await unbroken(self._store.release_lease(self.session_id, self.owner))
             raise
-        self._renewing = asyncio.create_task(self._renew(), name=f"dragoman-lease-{self.session_id}")
+        self._waiting = asyncio.get_running_loop().call_later(self._seconds / 3, self._begin_to_renew)
         return self
+
+    def _begin_to_renew(self) -> None:
+        self._renewing = asyncio.create_task(self._renew(), name=f"dragoman-lease-{self.session_id}")
 
     async def __aexit__(self, *_: object) -> None:
         await unbroken(self._given_back())
@@ -51,17 +55,19 @@ class Tenure:
             self._renewing.result()
 
     async def _given_back(self) -> None:
-        assert self._renewing is not None
-        self._renewing.cancel()
-        await asyncio.wait([self._renewing])
-        if not self._renewing.cancelled():
-            self._renewing.exception()  # whoever wanted to know has asked
+        assert self._waiting is not None
+        self._waiting.cancel()
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait([self._renewing])
+            if not self._renewing.cancelled():
+                self._renewing.exception()  # whoever wanted to know has asked
         await self._store.release_lease(self.session_id, self.owner)
 
     async def _renew(self) -> None:
         while True:
-            await asyncio.sleep(self._seconds / 3)
             try:
                 await self._store.take_lease(self.session_id, self.owner, self._seconds)
             except StorageError as error:  # of the disk or the connection: the next time may be in time
                 _log.warning("the lease of session %s could not be renewed: %s", self.session_id, error)
+            await asyncio.sleep(self._seconds / 3)

@@ -18,9 +18,12 @@ async def unbroken(work: Coroutine[Any, Any, Result]) -> Result:
     stopped: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.wait([task])
+            await asyncio.shield(task)
         except asyncio.CancelledError as error:
-            stopped = error
+            if not task.cancelled():
+                stopped = error
+        except BaseException:  # noqa: BLE001  the work's own: it is raised below
+            break
     if stopped is not None:
         raise stopped from (None if task.cancelled() else task.exception())
     return task.result()

@@ -31,10 +31,9 @@ class Growing:
         self._adapter = adapter
         self._context = context
         self._new = 0  # characters that are not stored yet
-        self._news = asyncio.Event()
-        self._much = asyncio.Event()
-        self._following: asyncio.Task[None] | None = None
         self._has_news = False
+        self._soon: asyncio.TimerHandle | None = None  # when what has arrived is to be stored
+        self._storing: asyncio.Task[None] | None = None
         self._is_ending = False
 
     def take(self, event: StreamEvent) -> None:
@@ -47,25 +46,30 @@ class Growing:
             self._new += len(event.partial_json)  # type: ignore[union-attr]
         if not self._has_news:
             self._has_news = True
-            self._news.set()
-            if self._following is None:
-                self._following = asyncio.create_task(self._follow(), name="dragoman-answer")
-        if self._new >= FLUSH_CHARACTERS:
-            self._much.set()
+            self._soon = asyncio.get_running_loop().call_later(FLUSH_S, self._store_now)
+        if self._new >= FLUSH_CHARACTERS and self._storing is None:
+            self._store_now()
 
-    async def _follow(self) -> None:
-        while not self._is_ending:
-            await self._news.wait()
-            # not wait_for, which forgets a cancel that comes together with what it waits for (Python 3.11)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FLUSH_S):
-                    await self._much.wait()
-            self._has_news = False
-            self._news.clear()
-            self._much.clear()
-            self._new = 0
+    def _store_now(self) -> None:
+        self._wait_no_longer()
+        if self._storing is None and not self._is_ending:
+            self._storing = asyncio.create_task(self._stored(), name="dragoman-answer")
+
+    async def _stored(self) -> None:
+        """Store what has arrived; and again, if much has arrived meanwhile."""
+        while self._has_news and not self._is_ending:
+            self._wait_no_longer()
+            self._has_news, self._new = False, 0
             with contextlib.suppress(DragomanError):  # whoever ends the row hears of a disk that fails
                 await self._store.update(self._context.session_id, self._so_far())
+            if self._new < FLUSH_CHARACTERS and self._soon is not None:
+                break  # the rest waits for its time
+        self._storing = None
+
+    def _wait_no_longer(self) -> None:
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
 
     def _so_far(self) -> Message:
         return self.message(self.folding.reply(), self._context, MessageStatus.PARTIAL)
@@ -82,7 +86,7 @@ class Growing:
     async def end(self, message: Message) -> Row:
         """Write the answer as it ended."""
         self._is_ending = True
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait([self._following])
+        self._wait_no_longer()
+        if self._storing is not None:
+            await asyncio.wait([self._storing])
         return await self._store.update(self._context.session_id, message)
