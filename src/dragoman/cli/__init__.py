@@ -16,6 +16,7 @@ from dragoman.errors import DragomanError
 
 FORMAT, MODELS = Group("The format", sort_key=1), Group("Models", sort_key=2)
 STORE = Group("The store", sort_key=3)
+MAIL = Group("Mail between agents", sort_key=5)
 
 app = App(
     name="dragoman",
@@ -409,6 +410,39 @@ _command(
         dragoman erase --user ada
         dragoman erase --user ada --yes --json
     """,
+)
+
+# --- mail between agents ---------------------------------------------------------------------------------------------
+
+letter = App(
+    name="letter",
+    help="Look whether a letter is valid; print the schema of letters.",
+    group=MAIL,
+    help_format="plaintext",
+    help_epilogue="dragoman letter COMMAND --help explains a command, with examples.",
+    version_flags=[],
+)
+app.command(letter)
+_command(
+    "validate",
+    "letter:validate",
+    "Look whether a file holds letters, and print everything that is wrong, with its place.",
+    group=None,
+    of=letter,
+    examples="""
+        dragoman letter validate letter.json
+        dragoman letter validate letters.jsonl --json
+        cat letter.json | dragoman letter validate -
+    """,
+    codes="0: it is valid. 1: it is not. 2: the file cannot be read.",
+)
+_command(
+    "schema",
+    "letter:schema",
+    "Print the JSON Schema of letters, draft 2020-12.",
+    group=None,
+    of=letter,
+    examples="dragoman letter schema > letter.schema.json",
 )
 
 

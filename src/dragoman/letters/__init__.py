@@ -5,7 +5,7 @@
     letter_id                                   what a letter is known by
     task_result_letter, error_letter, …         letters, made by code
     sensitive_ids, part, joined, masked         secrets in letters
-    letter_schema                               the JSON Schema that this package publishes
+    letter_schema, published_schema             the JSON Schema that this package publishes
 
 Everything here is pure. How letters are delivered is ``dragoman.mail``.
 """
@@ -22,6 +22,7 @@ from dragoman.letters.reading import (
     warnings_of,
     write_letter,
 )
+from dragoman.letters.schema import SCHEMA_ID, letter_schema, published_schema
 from dragoman.letters.sensitive import MASK, joined, masked, part, reference_of, sensitive_ids
 from dragoman.letters.types import (
     HUMAN,
@@ -44,6 +45,7 @@ __all__ = [
     "HUMAN",
     "MASK",
     "PROTOCOL_VERSION",
+    "SCHEMA_ID",
     "Artifact",
     "ErrorLetter",
     "ErrorReport",
@@ -66,9 +68,11 @@ __all__ = [
     "joined",
     "letter_from",
     "letter_id",
+    "letter_schema",
     "masked",
     "needs_input_letter",
     "part",
+    "published_schema",
     "read_letter",
     "reference_of",
     "sensitive_ids",

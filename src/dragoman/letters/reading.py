@@ -45,7 +45,6 @@ from dragoman.letters.types import (
 from dragoman.value import UnknownFields, Value, check_plain, encode
 
 INVALID: Final = "invalid_letter"
-INCONSISTENT: Final = "inconsistent_result"
 _DECODER: Final = msgspec.json.Decoder(AnyLetter)
 _MAJOR: Final = PROTOCOL_VERSION.partition(".")[0]
 _ROUNDING_MS: Final = 1.0  # seconds are often given with three digits
@@ -96,7 +95,7 @@ def _read_carefully(data: bytes) -> Letter:
     kind = _kind(plain)
     _check_version(plain)
     reading = _Reading()
-    letter = reading.object(kind, data, "$")
+    letter = reading.object(kind, data.strip(), "$")
     if letter is None or reading.problems:
         raise refusal(reading.problems)
     if found := problems_of(letter):
@@ -112,7 +111,7 @@ def _kind(plain: dict[str, Any]) -> type[Letter]:
     if not isinstance(said, str):
         raise refusal([Problem("$.type", f"expected one of {known}, got {_kind_of(said)}")])
     if said not in KINDS:
-        raise refusal([Problem("$.type", f"expected one of {known}, got another text", "unknown_letter_type")])
+        raise refusal([Problem("$.type", f"expected one of {known}, got another text", code="unknown_letter_type")])
     return KINDS[said]
 
 
@@ -122,9 +121,9 @@ def _check_version(plain: dict[str, Any]) -> None:
         version: str = msgspec.convert(plain.get("protocol_version"), Version)
     except msgspec.ValidationError:
         return  # which is said together with everything else
-    if version.partition(".")[0].lstrip("0") != _MAJOR:
+    if version.partition(".")[0] != _MAJOR:
         what = f"expected {_MAJOR}.x, got {version}"
-        raise refusal([Problem("$.protocol_version", what, "unsupported_protocol_version")])
+        raise refusal([Problem("$.protocol_version", what, code="unsupported_protocol_version")])
 
 
 def refusal(problems: list[Problem]) -> LetterError:
@@ -144,7 +143,9 @@ def _refuse_score_that_is_no_number(data: bytes) -> None:
     except (ValueError, RecursionError, LookupError, TypeError):
         return
     if isinstance(score, float) and not math.isfinite(score):
-        raise refusal([Problem("$.payload.score", "expected a number from 0 to 1, got none", INCONSISTENT)])
+        raise refusal(
+            [Problem("$.payload.score", "expected a number from 0 to 1, got none", code="inconsistent_result")]
+        )
 
 
 class _Reading:
@@ -192,7 +193,7 @@ class _Reading:
         given = msgspec.json.decode(data)
         _, _, place = error.partition(" - at `$")
         got = "something else in it" if place else _kind_of(given, hint)
-        code = INCONSISTENT if where == "$.payload.score" and type(given) in (int, float) else INVALID
+        code = "inconsistent_result" if where == "$.payload.score" and type(given) in (int, float) else INVALID
         self.problems.append(Problem(where + place.rstrip("`"), f"expected {expected(hint)}, got {got}", code))
 
 
@@ -244,7 +245,7 @@ def _inconsistent(payload: Any) -> Iterator[Problem]:
         case TaskResult():
             if payload.success is not UNSET and payload.success != (payload.status == "success"):
                 what = f"expected {str(not payload.success).lower()} where the status is {payload.status}"
-                yield Problem("$.payload.success", what, INCONSISTENT)
+                yield Problem("$.payload.success", what, code="inconsistent_result")
         case InputRequest():
             seen = set[str]()
             for at, wanted in enumerate(payload.requested_inputs):
@@ -295,7 +296,7 @@ def _open_parts(letter: Letter) -> Iterator[tuple[str, Any]]:
 
 def _no_score(payload: Any) -> Iterator[Problem]:
     if isinstance(payload, TaskResult) and isinstance(payload.score, float) and not math.isfinite(payload.score):
-        yield Problem("$.payload.score", "expected a number from 0 to 1, got none", INCONSISTENT)
+        yield Problem("$.payload.score", "expected a number from 0 to 1, got none", code="inconsistent_result")
 
 
 # --- what is odd -----------------------------------------------------------------------------------------------------

@@ -20,7 +20,19 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman.letters.reading import read_letter
-from dragoman.letters.types import Letter, NeedsInputLetter, TaskResultLetter
+from dragoman.letters.types import (
+    Artifact,
+    ErrorReport,
+    InputRequest,
+    KnownContext,
+    Letter,
+    Metrics,
+    NeedsInputLetter,
+    RequestedInput,
+    Result,
+    TaskResult,
+    TaskResultLetter,
+)
 from dragoman.value import encode
 
 MASK: Final = "***"
@@ -140,14 +152,35 @@ def _is_number(word: str) -> bool:
 
 
 def _replaced(value: Any, pattern: re.Pattern[str]) -> Any:
+    """The same without those words, in names as well; but for what the letter needs to be one."""
     match value:
         case str():
             return pattern.sub(MASK, value)
         case dict() if reference_of(value) is not None:
             return value
         case dict():
-            return {name: _replaced(inner, pattern) for name, inner in value.items()}
+            return {
+                name if name in _DECLARED else pattern.sub(MASK, name): _replaced_in(name, inner, pattern)
+                for name, inner in value.items()
+            }
         case list():
             return [_replaced(inner, pattern) for inner in value]
         case _:
             return value
+
+
+def _replaced_in(name: str, value: Any, pattern: re.Pattern[str]) -> Any:
+    if name in _NEEDED:
+        return value
+    if name == "inputs" and isinstance(value, dict):  # by the ids that were asked for
+        return {key: _replaced(inner, pattern) for key, inner in value.items()}
+    return _replaced(value, pattern)
+
+
+_NEEDED: Final = {"status", "type", "id", *KnownContext.__struct_fields__}
+_DECLARED: Final = _NEEDED.union(
+    *(
+        cls.__struct_fields__
+        for cls in (Artifact, ErrorReport, InputRequest, Metrics, RequestedInput, Result, TaskResult)
+    )
+)

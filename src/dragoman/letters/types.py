@@ -23,11 +23,13 @@ PROTOCOL_VERSION: Final = "1.3"  # what we write; every 1.x is read
 HUMAN: Final = "HUMAN"  # the recipient that stands for a person
 
 
+LAST_LINE: Final = r"(?!\n)"  # Python's $ also matches before a line break at the end, a schema's does not
+
+
 def _text(expected: str, pattern: str | None = None, **said: Any) -> Meta:
-    """What a text looks like, and how that is said to people. Python's ``$`` also matches before a last line break."""
-    schema = {"description": expected} | ({} if pattern is None else {"pattern": pattern})
-    strict = None if pattern is None else rf"{pattern}(?!\n)"
-    return Meta(pattern=strict, extra_json_schema=schema, extra={"expected": expected}, **said)
+    """What a text looks like, and how that is said to people."""
+    strict = None if pattern is None else pattern + LAST_LINE
+    return Meta(pattern=strict, extra_json_schema={"description": expected}, extra={"expected": expected}, **said)
 
 
 def _number(expected: str, **bounds: Any) -> Meta:

@@ -1,0 +1,106 @@
+"""The JSON Schema of letters that this package publishes: draft 2020-12, made from the types.
+
+    letter_schema() -> dict       what is shipped as schemas/letter-1.3.json, a test compares the two
+    published_schema() -> bytes   the file itself
+
+The top-level ``type`` chooses the payload. Fields that are not declared are allowed everywhere, as readers of version 1
+have to let later minor versions add some. The one rule: a letter that the schema takes is one that ``read_letter``
+takes, but for what no schema can say: that a time exists on the calendar, and that no input is asked for twice.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.letters.types import KINDS, LAST_LINE, PROTOCOL_VERSION, KnownContext, Letter
+from dragoman.value import UnknownFields
+
+SCHEMA_ID: Final = f"urn:dragoman:letter:{PROTOCOL_VERSION}"
+SCHEMA_FILE: Final = f"letter-{PROTOCOL_VERSION}.json"
+_DEFAULTS: Final = {
+    ("Letter", "retry_count"): 0,
+    ("RequestedInput", "sensitive"): False,
+    ("RequestedInput", "required"): True,
+}
+_CONSISTENT: Final = {  # success is true exactly if the status is success
+    "if": {"properties": {"status": {"const": "success"}}, "required": ["status"]},
+    "then": {"properties": {"success": {"const": True}}},
+    "else": {"properties": {"success": {"const": False}}},
+}
+
+
+def letter_schema() -> dict[str, Any]:
+    """The schema of a letter."""
+    _, made = msgspec.json.schema_components([*KINDS.values(), KnownContext], schema_hook=_of_unknown)
+    parts = {name: _cleaned(name, part) for name, part in made.items()}
+    payloads = {kind: parts[cls.__name__]["properties"]["payload"] for kind, cls in KINDS.items()}
+    envelope = parts[next(iter(KINDS.values())).__name__]
+    known = parts.pop("KnownContext")
+    for cls in KINDS.values():
+        del parts[cls.__name__]
+    parts["TaskResult"]["allOf"] = [_CONSISTENT]
+    properties = {
+        **envelope["properties"],
+        "type": {"enum": list(KINDS)},
+        "payload": {"type": "object"},
+        "context": {"type": "object", "properties": known["properties"]},
+    }
+    properties["protocol_version"] = {**properties["protocol_version"], "pattern": r"^1\.[0-9]{1,9}$"}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA_ID,
+        "title": "Letter",
+        "description": f"A letter between agents, protocol version {PROTOCOL_VERSION}.",
+        "type": "object",
+        "properties": properties,
+        "required": ["type", *(name for name in envelope["required"] if name != "type")],
+        "allOf": [
+            {
+                "if": {"properties": {"type": {"const": kind}}, "required": ["type"]},
+                "then": {"properties": {"payload": payload}},
+            }
+            for kind, payload in payloads.items()
+        ],
+        "$defs": dict(sorted(parts.items())),
+    }
+
+
+def published_schema() -> bytes:
+    """The file that is shipped with this package."""
+    return files("dragoman.letters").joinpath("schemas", SCHEMA_FILE).read_bytes()
+
+
+def _of_unknown(cls: type) -> dict[str, Any]:
+    if cls is UnknownFields:
+        return {"type": "object"}
+    raise NotImplementedError(cls)
+
+
+def _cleaned(name: str, part: dict[str, Any]) -> dict[str, Any]:
+    properties = {key: _plain(inner) for key, inner in part["properties"].items() if key != "unknown_fields"}
+    for key, inner in properties.items():
+        owner = "Letter" if key in Letter.__struct_fields__ and name.endswith("Letter") else name
+        if (owner, key) in _DEFAULTS:
+            inner["default"] = _DEFAULTS[owner, key]
+    said = {"description": part["description"].replace("``", "`")} if "description" in part else {}
+    required = {"required": part["required"]} if part.get("required") else {}
+    return {"type": "object", **said, "properties": properties, **required}
+
+
+def _plain(inner: dict[str, Any]) -> dict[str, Any]:
+    """A field's schema; what is a whole number or any number is a number."""
+    match inner:
+        case {"anyOf": [{"type": "integer"}, {"type": "number"} as number]}:
+            return dict(number)
+        case {"anyOf": list(choices), **rest}:
+            kinds = [choice for choice in choices if choice != {"type": "integer"}]
+            return {**rest, "type": [choice["type"] for choice in kinds]}
+        case {"items": dict(items), **rest}:
+            return {**rest, "items": _plain(items)}
+        case {"pattern": str(pattern), **rest}:
+            return {**rest, "pattern": pattern.removesuffix(LAST_LINE)}
+        case _:
+            return dict(inner)

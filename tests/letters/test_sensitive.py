@@ -1,0 +1,105 @@
+"""Secrets in letters: taken out, put back, and shown as three stars."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.letters import (
+    answer_letter,
+    joined,
+    letter_from,
+    masked,
+    needs_input_letter,
+    part,
+    read_letter,
+    sensitive_ids,
+    task_result_letter,
+    write_letter,
+)
+from tests.letters.examples import EXAMPLES
+from tests.letters.test_letters import ENDS, NOW
+
+KINDS: dict[str, Any] = {
+    "string": "tr0ub4dor&3",
+    "number": 471142,
+    "boolean": True,
+    "enum": "the-third-way",
+    "file": {"name": "id_ed25519", "content": "b3BlbnNzaC1rZXk="},
+}
+REQUEST = needs_input_letter(
+    **ENDS,
+    requested_inputs=[
+        {"id": kind, "type": kind, "description": "x", "sensitive": True, "default": value}
+        for kind, value in KINDS.items()
+    ]
+    + [{"id": "colour", "type": "string", "description": "no secret", "default": "green"}],
+)
+ANSWER = answer_letter(
+    REQUEST,
+    inputs={**KINDS, "colour": "green"},
+    timestamp=NOW,
+    output="I used tr0ub4dor&3, 471142 and b3BlbnNzaC1rZXk=, but not 94711420",
+    context={"seen": ["the-third-way", {"tr0ub4dor&3": 1}]},
+)
+
+
+def test_a_request_names_its_sensitive_inputs() -> None:
+    assert sensitive_ids(letter_from(EXAMPLES["needs_input"])) == {"api_key"}
+    assert sensitive_ids(letter_from(EXAMPLES["error"])) == frozenset()
+
+
+def test_the_values_of_sensitive_inputs_are_taken_out_of_an_answer_and_put_back() -> None:
+    parted, secrets = part(ANSWER, sensitive_ids(REQUEST))
+    assert secrets == {f"inputs/{kind}": value for kind, value in KINDS.items()}
+    assert parted.payload.result.inputs["colour"] == "green"
+    assert joined(parted, secrets).payload.result.inputs == ANSWER.payload.result.inputs
+
+
+@pytest.mark.parametrize("secret", ["tr0ub4dor&3", "471142,", "the-third-way", "b3BlbnNzaC1rZXk=", "id_ed25519"])
+def test_no_place_of_the_letter_holds_a_secret_after_that(secret: str) -> None:
+    for letter in (part(ANSWER, sensitive_ids(REQUEST))[0], masked(ANSWER), part(REQUEST)[0], masked(REQUEST)):
+        assert secret.encode() not in write_letter(letter)
+
+
+def test_a_longer_number_that_has_the_secret_inside_stays() -> None:
+    assert "94711420" in masked(ANSWER).payload.result.output
+
+
+def test_where_the_request_is_not_known_every_answer_is_a_secret() -> None:
+    _, secrets = part(ANSWER)
+    assert "inputs/colour" in secrets
+
+
+def test_the_default_of_a_sensitive_input_is_a_secret() -> None:
+    parted, secrets = part(REQUEST)
+    assert secrets == {f"default/{kind}": value for kind, value in KINDS.items()}
+    assert joined(parted, secrets) == REQUEST
+    assert {wanted.default for wanted in masked(REQUEST).payload.requested_inputs} == {"***", "green"}
+
+
+def test_people_see_three_stars_whether_the_values_are_there_or_not() -> None:
+    seen = masked(ANSWER, sensitive_ids(REQUEST))
+    assert seen.payload.result.inputs == {**dict.fromkeys(KINDS, "***"), "colour": "green"}
+    assert masked(part(ANSWER, sensitive_ids(REQUEST))[0], sensitive_ids(REQUEST)) == seen
+
+
+@pytest.mark.parametrize("word", ["success", "context", "string", "inputs", "value", "TASK-1"])
+def test_a_secret_that_is_also_a_word_of_the_format_leaves_a_letter(word: str) -> None:
+    answer = answer_letter(REQUEST, inputs={"value": word}, timestamp=NOW, output=f"said {word}", context={word: 1})
+    parted, secrets = part(answer)
+    assert read_letter(write_letter(parted)) == parted
+    assert parted.payload.result.output == "said ***"
+    assert joined(parted, secrets).payload.result.inputs == {"value": word}
+
+
+def test_parting_twice_takes_nothing_more() -> None:
+    parted, _ = part(ANSWER)
+    assert part(parted) == (parted, {})
+
+
+def test_a_letter_without_inputs_stays_as_it_is() -> None:
+    for letter in (task_result_letter(**ENDS, output="x"), letter_from(EXAMPLES["error"])):
+        assert part(letter) == (letter, {})
+        assert masked(letter) == letter
