@@ -81,6 +81,6 @@ def test_the_schema_and_the_types_agree_about_letters_that_nobody_thought_of(dat
             place[last] = data.draw(values)
     asked = letter.get("payload", {}).get("requested_inputs", ()) if isinstance(letter.get("payload"), dict) else ()
     ids = [wanted.get("id") for wanted in asked if isinstance(wanted, dict)] if isinstance(asked, list) else []
-    if len(ids) != len(set(map(str, ids))):
+    if len(ids) != len(set(map(str, ids))) or isinstance(letter.get("retry_count"), float):
         return  # no schema can say that
     assert VALIDATOR.is_valid(letter) == is_letter(letter), letter
