@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from dragoman.errors import ToolInputError, ToolSchemaError
 from dragoman.exchange import ToolDefinition
+from dragoman.rules import is_tool_name
 
 TYPES: Final = ("string", "number", "integer", "boolean", "null", "object", "array")
 FORMATS: Final = (
@@ -76,10 +77,18 @@ _NAME: Final = re.compile(rf"{_PART}(?:__{_PART})?")  # a tool's, or a server's 
 _MAX_NAME_LENGTH: Final = 64
 
 
-def problems_of_tool(tool: ToolDefinition) -> tuple[str, ...]:
-    """Everything wrong with a definition, each with its place; empty if it can be registered."""
+def problems_of_tool(tool: ToolDefinition, *, is_foreign: bool = False) -> tuple[str, ...]:
+    """Everything wrong with a definition, each with its place; empty if it can be registered.
+
+    A foreign tool has the name that somebody else gave it: any that every provider takes.
+    """
     problems = []
-    if _NAME.fullmatch(tool.name) is None or len(tool.name) > _MAX_NAME_LENGTH:
+    if is_foreign:
+        if is_tool_name(tool.name) is None:
+            problems.append(
+                f"name: {tool.name!r} is not a letter or _, and at most 63 letters, digits, _ and - behind it"
+            )
+    elif _NAME.fullmatch(tool.name) is None or len(tool.name) > _MAX_NAME_LENGTH:
         problems.append(f"name: {tool.name!r} is not snake_case of at most {_MAX_NAME_LENGTH} characters")
     if tool.input_schema.get("type") != "object":
         problems.append("$: a tool's input is an object, so the schema needs type 'object'")
@@ -96,9 +105,9 @@ class Toolbox:
         for definition in definitions:
             self.add(definition)
 
-    def add(self, tool: ToolDefinition) -> None:
+    def add(self, tool: ToolDefinition, *, is_foreign: bool = False) -> None:
         """Register a tool, or raise ``ToolSchemaError`` with everything that is wrong with it."""
-        problems = problems_of_tool(tool)
+        problems = problems_of_tool(tool, is_foreign=is_foreign)
         if tool.name in self._definitions:
             problems = (f"name: {tool.name!r} is registered already", *problems)
         if problems:

@@ -280,7 +280,7 @@ class ToolConfirmationRequested(Payload, frozen=True, kw_only=True):
     input_summary: str  # what it is about to do, without secrets
     projected_modifications: tuple[str, ...] | None = None  # paths that would change
     command_summary: str | None = None  # the command that would run, without secrets
-    expires_at: datetime  # after which silence means no
+    expires_at: datetime | None = None  # after which silence means no; none: whoever is asked has all the time
 
 
 class ToolConfirmationResolved(Payload, frozen=True, kw_only=True):

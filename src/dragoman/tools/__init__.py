@@ -12,14 +12,15 @@ one rule: nothing here decides what a model is offered. Who assembles the turn d
 """
 
 from dragoman.tools.builtin import BUILTIN, builtin_tools
-from dragoman.tools.confirmation import Confirm, Confirmation, ConfirmationPolicy, ConfirmationRequest
+from dragoman.tools.confirmation import Approval, Confirm, Confirmation, ConfirmationPolicy, ConfirmationRequest
 from dragoman.tools.declaring import Preview, Tool, ToolContext, ToolOutput, tool
-from dragoman.tools.dispatching import LateResult, Workbench, dispatch
+from dragoman.tools.dispatching import LateResult, Workbench, ask_later, dispatch, needs_consent
 from dragoman.tools.registry import ToolRegistry
 from dragoman.tools.workspace import Workspace
 
 __all__ = [
     "BUILTIN",
+    "Approval",
     "Confirm",
     "Confirmation",
     "ConfirmationPolicy",
@@ -32,7 +33,9 @@ __all__ = [
     "ToolRegistry",
     "Workbench",
     "Workspace",
+    "ask_later",
     "builtin_tools",
     "dispatch",
+    "needs_consent",
     "tool",
 ]

@@ -5,7 +5,8 @@
     deny      it never runs
 
 A policy decides by the tool's declared side effects, or by its name. An answer holds for one call, or for the tool
-until the session ends. The one rule: where nobody answers, in time or at all, the tool does not run.
+until the session ends. Whoever cannot be waited for decides later, by an ``Approval`` of the call. The one rule: where
+nobody answers, in time or at all, the tool does not run.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class ConfirmationRequest(msgspec.Struct, frozen=True, kw_only=True):
     input_summary: str
     projected_modifications: tuple[str, ...] = ()  # paths that would change
     command_summary: str | None = None
-    expires_at: datetime  # after which silence means no
+    expires_at: datetime | None  # after which silence means no; none: whoever is asked has all the time
 
 
 class Confirmation(msgspec.Struct, frozen=True):
@@ -62,6 +63,15 @@ class Confirmation(msgspec.Struct, frozen=True):
     allow: bool
     scope: Scope = "once"
     reason: str = ""  # the model is told
+
+
+class Approval(msgspec.Struct, frozen=True):
+    """What somebody decided about a call that was not waited for."""
+
+    call_id: str
+    approved: bool
+    edited_input: dict[str, Any] | None = None  # run it with this instead
+    reason: str | None = None  # the model is told
 
 
 Confirm = Callable[[ConfirmationRequest], Awaitable[Confirmation]]

@@ -6,7 +6,10 @@
 
 ``bench`` is what the calls of one session share: its workspace, who is asked, what was allowed for its duration, how
 many run at once. ``events`` is told (type, payload) of every step, ``results`` gets each result as it comes, and
-``late`` what a tool still gave after its time was over. Nothing that a tool does makes ``dispatch`` raise. If it is
+``late`` what a tool still gave after its time was over. Who does not want to wait for a consent asks ``needs_consent``
+before, ``ask_later`` in place of a dispatch, and hands in the ``approvals`` when there are some. An approval may change
+the input: the result then says with what the tool was run, for the call stays as the model made it. Nothing that a tool
+does makes ``dispatch`` raise. If it is
 cancelled, tools are told to stop and have a moment to end what they started, every call that is open gets its result
 through ``results``, and only then is the caller cancelled; with ``stop`` set, the same is returned instead.
 
@@ -21,8 +24,9 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -30,7 +34,7 @@ import msgspec
 from dragoman.errors import ToolFailedError
 from dragoman.exchange import SideEffects
 from dragoman.message import InvalidToolUseBlock, TextBlock, ToolResultBlock, ToolUseBlock
-from dragoman.tools.confirmation import Confirm, Confirmation, ConfirmationPolicy, ConfirmationRequest
+from dragoman.tools.confirmation import Approval, Confirm, Confirmation, ConfirmationPolicy, ConfirmationRequest
 from dragoman.tools.declaring import Preview, Tool, ToolContext, ToolOutput, content_from, shortened
 from dragoman.tools.registry import ToolRegistry
 from dragoman.tools.workspace import Workspace
@@ -113,10 +117,11 @@ async def dispatch(
     late: Late | None = None,
     stop: asyncio.Event | None = None,
     turn_id: str | None = None,
+    approvals: Mapping[str, Approval] = MappingProxyType({}),
 ) -> tuple[ToolResultBlock, ...]:
-    """The results of the calls, in their order."""
+    """The results of the calls, in their order. ``approvals`` are by the ids of the calls."""
     told = _Told(events, results, late)
-    made = [_OneCall(call, registry, bench, told, turn_id) for call in calls]
+    made = [_OneCall(call, registry, bench, told, turn_id, approval=approvals.get(call.id)) for call in calls]
     if not made:
         return ()
     tasks = [asyncio.create_task(one.answered()) for one in made]
@@ -130,6 +135,19 @@ async def dispatch(
     finally:
         if stopped is not None:
             stopped.cancel()
+
+
+def needs_consent(call: Call, registry: ToolRegistry, bench: Workbench) -> bool:
+    """Whether a call that is in order would have to wait for somebody."""
+    tool = registry.get(call.name)
+    if tool is None or isinstance(call, InvalidToolUseBlock) or registry.problems(call.name, call.input):
+        return False
+    return bench.policy.decision(tool.definition) == "prompt" and tool.name not in bench.answers
+
+
+def ask_later(call: ToolUseBlock, registry: ToolRegistry, bench: Workbench, events: Events, turn_id: str) -> None:
+    """Tell that a call waits for somebody's consent. Nobody waits here, and silence is no answer."""
+    _OneCall(call, registry, bench, _Told(events, None, None), turn_id).ask_later()
 
 
 async def _first_of(tasks: Sequence[asyncio.Task[Any]], stopped: asyncio.Task[Any] | None) -> None:
@@ -182,8 +200,18 @@ class _Told(msgspec.Struct, frozen=True):
 class _OneCall:
     """One call on its way to its one result."""
 
-    def __init__(self, call: Call, registry: ToolRegistry, bench: Workbench, told: _Told, turn_id: str | None) -> None:
+    def __init__(
+        self,
+        call: Call,
+        registry: ToolRegistry,
+        bench: Workbench,
+        told: _Told,
+        turn_id: str | None,
+        *,
+        approval: Approval | None = None,
+    ) -> None:
         self._call = call
+        self._approval = approval
         self._registry = registry
         self._bench = bench
         self._told = told
@@ -223,17 +251,21 @@ class _OneCall:
         problems = self._problems()
         if problems or isinstance(self._call, InvalidToolUseBlock):
             return self._invalid(problems)
-        self._check_scope(tool, self._call.input)
-        await self._confirm(tool, self._call.input)
+        edited = self._approval.edited_input if self._approval is not None else None
+        given = self._call.input if edited is None else edited
+        self._check_scope(tool, given)
+        await self._confirm(tool, given)
         async with self._bench.running:
-            return await self._run(tool, self._call.input)
+            result = await self._run(tool, given)
+        return result if edited is None else result.replace(content=(_edited(edited), *result.content))
 
     # --- before it runs
 
     def _problems(self) -> tuple[str, ...]:
         if isinstance(self._call, InvalidToolUseBlock):
             return (f"$: {self._call.reason}",)
-        return self._registry.problems(self._call.name, self._call.input)
+        edited = self._approval.edited_input if self._approval is not None else None
+        return self._registry.problems(self._call.name, self._call.input if edited is None else edited)
 
     def _invalid(self, problems: tuple[str, ...]) -> ToolResultBlock:
         name = self._call.name
@@ -259,18 +291,43 @@ class _OneCall:
                 return
             case "deny":
                 raise ToolFailedError(f"The tool {tool.name!r} is not allowed here", error_class="permission_denied")
-        async with self._bench.asking:
-            answer = self._bench.answers.get(tool.name) or await self._asked(tool, input)
+        if self._approval is not None:
+            answer = self._decided(tool, self._approval)
+        else:
+            async with self._bench.asking:
+                answer = self._bench.answers.get(tool.name) or await self._asked(tool, input)
         if not answer.allow:
             because = f": {answer.reason}" if answer.reason else ""
             raise ToolFailedError(f"The user did not allow this call{because}", error_class="user_denied")
+
+    def _decided(self, tool: Tool, approval: Approval) -> Confirmation:
+        """The answer of somebody who was not waited for."""
+        self._told.event(
+            "tool.confirmation_resolved",
+            tool_use_id=self._call.id,
+            tool_name=tool.name,
+            confirmation_request_id=_id_for_later(self._call),
+            decision="allow" if approval.approved else "deny",
+            scope="once",
+        )
+        return Confirmation(approval.approved, reason=approval.reason or "")
+
+    def ask_later(self) -> None:
+        """Ask, and do not wait."""
+        tool = self._registry[self._call.name]
+        assert isinstance(self._call, ToolUseBlock)  # nobody asks about what cannot be run
+        try:
+            self._ask(tool, self._call.input, _id_for_later(self._call), None)
+        except Exception:  # noqa: BLE001  a preview is somebody else's code
+            _log.warning("what %s is about to do could not be told", tool.name, exc_info=True)
 
     async def _asked(self, tool: Tool, input: dict[str, Any]) -> Confirmation:  # noqa: A002
         confirm = self._bench.confirm
         if confirm is None:
             text = f"The tool {tool.name!r} needs somebody's consent, and nobody is here to give it"
             raise ToolFailedError(text, error_class="permission_denied")
-        question = self._question(tool, input)
+        expires_at = datetime.now(UTC) + timedelta(seconds=self._bench.confirm_timeout_s)
+        question = self._ask(tool, input, f"confirm_{secrets.token_hex(10)}", expires_at)
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._bench.confirm_timeout_s):
@@ -290,10 +347,10 @@ class _OneCall:
             self._bench.answers[tool.name] = answer
         return answer
 
-    def _question(self, tool: Tool, input: dict[str, Any]) -> ConfirmationRequest:  # noqa: A002
+    def _ask(self, tool: Tool, input: dict[str, Any], name: str, expires_at: datetime | None) -> ConfirmationRequest:  # noqa: A002
         preview = tool.preview(input, self._context) if tool.preview is not None else Preview()
         question = ConfirmationRequest(
-            id=f"confirm_{secrets.token_hex(10)}",
+            id=name,
             session_id=self._bench.session_id,
             tool_use_id=self._call.id,
             tool_name=tool.name,
@@ -302,7 +359,7 @@ class _OneCall:
             input_summary=shortened(msgspec.json.encode(input).decode(), _MAX_SUMMARY),
             projected_modifications=preview.projected_modifications,
             command_summary=preview.command_summary,
-            expires_at=datetime.now(UTC) + timedelta(seconds=self._bench.confirm_timeout_s),
+            expires_at=expires_at,
         )
         self._told.event(
             "tool.confirmation_requested",
@@ -414,6 +471,16 @@ class _OneCall:
 
     def _error_result(self, text: str) -> ToolResultBlock:
         return ToolResultBlock(self._call.id, content_from(text) or (TextBlock(text),), is_error=True)
+
+
+def _id_for_later(call: Call) -> str:
+    """What the question about a call is called, whoever asks it and whoever hears the answer."""
+    return f"confirm_{call.id}"
+
+
+def _edited(input: dict[str, Any]) -> TextBlock:  # noqa: A002
+    given = shortened(msgspec.json.encode(input).decode(), _MAX_LIST)
+    return TextBlock(f"The user changed the input of this call. It was run with: {given}")
 
 
 def _list(value: Any) -> list[Any]:

@@ -3,6 +3,7 @@
     registry = ToolRegistry([read_file, weather])
     registry.definitions                 for the request, always in the same order
     registry.allowed(["read_file"])      a registry with fewer tools
+    registry.beside(definitions)         a registry with more, which somebody else runs
 
 Definitions are ordered by name and not by who registered first: a provider's prompt cache begins with the tools, and
 servers of tools start up in any order. The one rule: a tool outside the schema subset is refused here, with everything
@@ -14,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dragoman.errors import UnknownToolError
+from dragoman.errors import ToolFailedError, ToolSchemaError, UnknownToolError
 from dragoman.exchange import ToolDefinition
-from dragoman.tools.declaring import Tool
+from dragoman.tools.declaring import Tool, ToolContext
 from dragoman.toolschema import Toolbox
 
 
@@ -68,6 +69,23 @@ class ToolRegistry:
         """The same tools, but for those that are not named. A name that there is not is an error."""
         return ToolRegistry(self[name] for name in dict.fromkeys(names))
 
+    def beside(self, foreign: Iterable[ToolDefinition]) -> ToolRegistry:
+        """These tools and, if there are any, those of somebody else, which nobody can run here."""
+        wanted = tuple(foreign)
+        if not wanted:
+            return self
+        made = ToolRegistry(self)
+        for definition in wanted:
+            if definition.name in self:
+                raise ToolSchemaError(definition.name, ("name: the agent has a tool of that name",))
+            made._toolbox.add(definition, is_foreign=True)
+            made._tools[definition.name] = Tool(definition=definition, run=_not_here)
+        return made
+
     def problems(self, name: str, input: dict[str, Any]) -> tuple[str, ...]:  # noqa: A002
         """Everything wrong with the input of a call, as ``check`` and ``repair`` want it."""
         return self._toolbox.problems(name, input)
+
+
+async def _not_here(_input: dict[str, Any], _context: ToolContext) -> Any:
+    raise ToolFailedError("This tool is run by somebody else")

@@ -238,7 +238,8 @@ class ChatApp(App[None]):
     async def began(self, event: TurnBegan) -> None:
         """The question is stored: it is shown as it is kept."""
         self.pictures.clear()
-        await self._show(event.asked.message)
+        if event.asked is not None:
+            await self._show(event.asked.message)
         await self.update_status("answering, Escape stops it")
 
     async def add_view(self, who: str) -> MessageView:

@@ -46,7 +46,8 @@ from dragoman.turn.running import RunningTurn
 from dragoman.turn.tally import Tally
 from dragoman.turn.telling import tell
 from dragoman.turn.turn import run
-from dragoman.turn.values import Asked, TurnEnded, TurnEvent
+from dragoman.turn.values import Asked, Pending, TurnEnded, TurnEvent
+from dragoman.turn.waiting import Waiting, left_open
 from dragoman.window import SUMMARY_ABOVE_TOKENS
 
 LOCAL: Final = "local"  # the provider that is a process on this machine
@@ -64,6 +65,7 @@ FIRST_CHOICES: Final = (
     "openrouter:deepseek/deepseek-v3",
     "local:smollm2-135m",
 )
+_PENDING_WITHIN: Final = 200  # messages: one answer asks for fewer things
 _log: Final = logging.getLogger("dragoman.turn")
 
 
@@ -88,6 +90,7 @@ class Agent:
         confirm: Confirm | None = None,
         confirmation: ConfirmationPolicy | None = None,
         confirm_timeout_s: float = CONFIRM_TIMEOUT_S,
+        parks: bool = False,
         capability_policy: CapabilityPolicy = "strict",
         describe: Describe | None = None,
         timeouts: Timeouts | None = None,
@@ -117,6 +120,7 @@ class Agent:
         self.confirm = confirm
         self.confirmation = confirmation
         self.confirm_timeout_s = confirm_timeout_s
+        self.parks = parks  # a call that needs consent ends the turn, in place of waiting for ``confirm``
         self.capability_policy: CapabilityPolicy = capability_policy
         self.describe = describe
         self.timeouts = timeouts or Timeouts()
@@ -168,12 +172,12 @@ class Agent:
     # --- turns -------------------------------------------------------------------------------------------------------
 
     def turn(
-        self, session_id: str, content: str | Iterable[ContentBlock], **terms: Any
+        self, session_id: str, content: str | Iterable[ContentBlock] = (), **terms: Any
     ) -> AsyncGenerator[TurnEvent, None]:
         """One turn, as it happens. ``terms`` are further fields of ``Asked``. To close it is to cancel the turn."""
         return run(self, Asked(session_id=session_id, content=_blocks(content), **terms))
 
-    async def ask(self, session_id: str, content: str | Iterable[ContentBlock], **terms: Any) -> TurnEnded:
+    async def ask(self, session_id: str, content: str | Iterable[ContentBlock] = (), **terms: Any) -> TurnEnded:
         """One turn, when it is over. Its answer is the newest message of the session."""
         ended: TurnEnded | None = None
         async for event in self.turn(session_id, content, **terms):
@@ -182,7 +186,7 @@ class Agent:
         assert ended is not None  # a turn that raises nothing ends so
         return ended
 
-    def begin(self, session_id: str, content: str | Iterable[ContentBlock], **terms: Any) -> RunningTurn:
+    def begin(self, session_id: str, content: str | Iterable[ContentBlock] = (), **terms: Any) -> RunningTurn:
         """One turn in a task of its own, which goes on whoever follows it, until it is over or cancelled."""
         asked = Asked(session_id=session_id, content=_blocks(content), **terms)
         tally = Tally(asked.run_id or self.store.new_id())
@@ -195,6 +199,12 @@ class Agent:
         """The turn that was begun in a session and is not over."""
         return next((turn for turn in self._running if turn.asked.session_id == session_id), None)
 
+    async def pending(self, session_id: str) -> tuple[Pending, ...]:
+        """What the last answer of a session waits for, as the store has it, whoever ran the turn."""
+        history = [row.message for row in await self.store.tail(session_id, _PENDING_WITHIN)]
+        left = await left_open(self.store, session_id, history)
+        return Waiting(self, Asked(session_id=session_id), left).pending(left)
+
     def worker(self, tools: Iterable[str], system_prompt: str) -> Agent:
         """An agent for a task that this one gives away: the same in everything but its tools and its prompt."""
         made = copy.copy(self)
@@ -202,6 +212,7 @@ class Agent:
         made.tools = self.tools.allowed(names)
         made.system_prompt = system_prompt
         made.agent_key = f"{self.agent_key}.worker"
+        made.parks = False  # nobody would come back to its session
         return made
 
     # --- what a turn asks for ----------------------------------------------------------------------------------------

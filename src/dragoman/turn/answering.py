@@ -142,6 +142,8 @@ class _Asking:
             self._tell(reply, message)
         turn.history.append(row.message)
         turn.answer = AnswerEnded(row, StopReason.CANCELLED if is_cancelled else reply.stop_reason, reply.fault)
+        turn.settled.clear()
+        turn.asking = row.message if reply.fault is None and any(calls_of(row.message)) else None
         if reply.fault is not None:
             await self._give_up_calls(row)
         return turn.answer
@@ -223,8 +225,9 @@ def shown(turn: Turn) -> Fitted:
     agent, capabilities = turn.agent, turn.model.capabilities
     history = with_summary(turn.history)
     seen = projected(history, capabilities, policy=agent.capability_policy, describe=agent.describe)
-    sound = repair(seen, agent.tools.problems).messages
-    tools = estimated_tokens((), agent.tools.definitions) if len(agent.tools) else 0
+    offered = turn.waiting.tools
+    sound = repair(seen, offered.problems).messages
+    tools = estimated_tokens((), offered.definitions) if len(offered) else 0
     answer = _options(turn).max_output_tokens or min(capabilities.max_output_tokens or 4096, 4096)
     room = max(1, capabilities.max_context_tokens - tools - min(answer, capabilities.max_context_tokens // 2))
     return fit(sound, room, estimated_tokens)
@@ -238,4 +241,4 @@ def _options(turn: Turn) -> Options:
 
 
 def _written(turn: Turn, fitted: Fitted) -> Written:
-    return turn.adapter.to_wire(fitted.messages, turn.agent.tools.definitions, _options(turn))
+    return turn.adapter.to_wire(fitted.messages, turn.waiting.tools.definitions, _options(turn))

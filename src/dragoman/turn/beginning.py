@@ -1,7 +1,8 @@
-"""The beginning of a turn: the history, the model that will answer, and the question in the store.
+"""The beginning of a turn: the history, the model that will answer, and what the caller says in the store.
 
 What a crash has left half done is closed first: nobody else runs a turn in this session, so an answer that is still
-arriving is not. The one rule: a turn that is refused changes nothing.
+arriving is not. Calls that wait for somebody (see ``waiting``) are answered by what the caller says, or given up by a
+new question. The one rule: a turn that is refused changes nothing.
 """
 
 from __future__ import annotations
@@ -15,30 +16,24 @@ from dragoman.adapter import estimated_tokens
 from dragoman.bus import Payload, Scope, catalogue
 from dragoman.catalog import Model
 from dragoman.codec import content_hash
-from dragoman.errors import RoutingError, SettingsError, StoreError
-from dragoman.exchange import ErrorClass, StopReason
+from dragoman.errors import FormatError, RoutingError, SettingsError, StoreError
+from dragoman.exchange import ErrorClass, StopReason, ToolDefinition
 from dragoman.ids import ToolIds, derived_ulid
-from dragoman.message import (
-    InvalidToolUseBlock,
-    Message,
-    MessageMetadata,
-    MessageStatus,
-    Role,
-    TextBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
+from dragoman.message import Message, MessageMetadata, MessageStatus, Role, TextBlock, ToolResultBlock
 from dragoman.routing import Decision, Policy, TurnFacts, decide, facts_of
-from dragoman.rules import calls_of
+from dragoman.rules import Call, calls_of
 from dragoman.store import Row, Session
 from dragoman.turn.tally import Tally
 from dragoman.turn.telling import tell, without_secrets
-from dragoman.turn.values import AnswerEnded, Asked, TurnBegan
+from dragoman.turn.values import AnswerEnded, Asked, Pending, TurnBegan
+from dragoman.turn.waiting import Waiting, calling, calls_in, check, left_open
 from dragoman.window import with_summary
 
 if TYPE_CHECKING:
     from dragoman.turn.agent import Agent
 
+_Tools = tuple[ToolDefinition, ...]
+_INTERRUPTED: Final = "The call was interrupted before it had a result. It may have done part of its work."
 NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # the store gives a message its time
 
 
@@ -57,6 +52,8 @@ class Turn:
         ids: ToolIds,
         scope: Scope,
         tally: Tally,
+        waiting: Waiting,
+        left: list[Call],
     ) -> None:
         self.agent = agent
         self.asked = asked
@@ -68,8 +65,12 @@ class Turn:
         self.scope = scope
         self.tally = tally
         self.known_ids = len(ids.entries)  # of calls, as stored
+        self.waiting = waiting
+        self.left = left  # calls of an earlier turn that have no result
+        self.asking: Message | None = calling(history) if left else None  # whose calls are to be answered
+        self.settled = {call.id for call in calls_in(self.asking)} - {call.id for call in left}
         self.place: Row | None = None  # of the next answer, if it is stored already
-        self.answer: AnswerEnded | None = None  # the last one
+        self.answer: AnswerEnded | None = None  # the last one of this turn
         self.is_over = False  # and everybody is told
 
     @property
@@ -77,31 +78,40 @@ class Turn:
         return self.tally.turn_id
 
     @property
-    def calls(self) -> list[ToolUseBlock | InvalidToolUseBlock]:
-        """What the last answer asks for."""
-        if self.answer is None or self.answer.fault is not None:
-            return []
-        return [call for _, call in calls_of(self.answer.row.message)]
+    def open_calls(self) -> list[Call]:
+        """What the last answer asks for and has not got."""
+        return [call for call in calls_in(self.asking) if call.id not in self.settled]
 
     @property
-    def open_calls(self) -> list[ToolUseBlock | InvalidToolUseBlock]:
-        """Those of them that have no result."""
-        answered: set[str] = set()
-        for message in reversed(self.history):
-            if self.answer is None or message is self.answer.row.message:
-                break
-            answered.update(block.tool_use_id for block in message.content if isinstance(block, ToolResultBlock))
-        return [call for call in self.calls if call.id not in answered]
+    def runnable(self) -> list[Call]:
+        """Those of them that nobody else is waited for, while there are steps left to tell the model of it."""
+        if self.asking is None or self.tally.llm_calls >= self.agent.max_steps:
+            return []
+        return [call for call in self.open_calls if self.waiting.why(call) is None]
+
+    @property
+    def pending(self) -> tuple[Pending, ...]:
+        """What it waits for, if that is all that is open."""
+        open_calls = self.open_calls
+        found = self.waiting.pending(open_calls)
+        return found if len(found) == len(open_calls) else ()
 
     @property
     def goes_on(self) -> bool:
         """Whether the model waits for something, the results of its calls or to be asked again, and may have it."""
-        is_paused = self.answer is not None and self.answer.stop_reason is StopReason.PAUSED
-        return self.tally.llm_calls < self.agent.max_steps and (is_paused or bool(self.calls))
+        if self.answer is None:
+            return not self.pending
+        is_paused = self.answer.stop_reason is StopReason.PAUSED
+        may = self.tally.llm_calls < self.agent.max_steps
+        return may and (is_paused or self.asking is not None) and not self.pending
 
     def tell(self, what: Payload | str, payload: dict[str, Any] | None = None) -> None:
         """Say that something happened in this turn."""
         tell(self.scope, what, payload)
+
+    def result_message(self, result: ToolResultBlock) -> Message:
+        """The result of a call, as a message of this turn."""
+        return self.message(Role.TOOL, (result,), parent_tool_use_id=result.tool_use_id)
 
     def message(self, role: Role, content: Any, **metadata: Any) -> Message:
         """A message of this turn that is not stored yet. The store gives it its id and its time."""
@@ -115,11 +125,14 @@ async def begun(agent: Agent, asked: Asked, tally: Tally | None) -> Turn:
     session = await agent.store.get_session(asked.session_id)
     rows = [row async for row in agent.store.history(asked.session_id)]
     await _close_interrupted(agent, session, rows)
-    history = [*_prompt(agent, session), *(row.message for row in rows)]
+    history = [*_prompt(agent, asked, session), *(row.message for row in rows)]
+    left = await left_open(agent.store, session.id, history)
+    waiting = Waiting(agent, asked, left)
+    _check(asked, history, left, waiting)
     ids = ToolIds(await agent.store.tool_ids(session.id))
     tally = tally or Tally(asked.run_id or agent.store.new_id())
     scope = agent.bus.scope(session.id, tally.turn_id)
-    decision = await _decided(agent, asked, session, history, scope)
+    decision = await _decided(agent, asked, session, history, scope=scope, tools=waiting.tools.definitions)
     model = agent.registry.catalog.model(decision.chosen_model)
     tally.model = model.id
     return Turn(
@@ -132,15 +145,29 @@ async def begun(agent: Agent, asked: Asked, tally: Tally | None) -> Turn:
         ids=ids,
         scope=scope,
         tally=tally,
+        waiting=waiting,
+        left=left,
     )
 
 
-def _prompt(agent: Agent, session: Session) -> list[Message]:
+def _check(asked: Asked, history: list[Message], left: list[Call], waiting: Waiting) -> None:
+    """Refuse what cannot be said here."""
+    check(asked, {one.call_id: one for one in waiting.pending(left)}, history, waiting.tools)
+    waiting.approvals.update((one.call_id, one) for one in asked.approvals)
+    if asked.content or left:
+        return
+    said = next((message for message in reversed(history) if message.metadata.status is MessageStatus.COMPLETE), None)
+    if said is None or said.role not in (Role.USER, Role.TOOL):
+        raise FormatError("there is nothing to answer", where=f"session {asked.session_id}", remedy="Say something")
+
+
+def _prompt(agent: Agent, asked: Asked, session: Session) -> list[Message]:
     """What the agent is, before everything that was said. It is sent, and not stored: it may change."""
-    if not agent.system_prompt:
+    said = [text for text in (agent.system_prompt, asked.context) if text]
+    if not said:
         return []
     made = derived_ulid(0, session.id, "system prompt")
-    content = (TextBlock(agent.system_prompt),)
+    content = (TextBlock("\n\n".join(said)),)
     return [Message(made, session.id, Role.SYSTEM, content, MessageMetadata(), session.created_at)]
 
 
@@ -159,7 +186,9 @@ async def _close_interrupted(agent: Agent, session: Session, rows: list[Row]) ->
             await agent.store.cancel_tool_call(session.id, call.id)
 
 
-async def _decided(agent: Agent, asked: Asked, session: Session, history: list[Message], scope: Scope) -> Decision:
+async def _decided(
+    agent: Agent, asked: Asked, session: Session, history: list[Message], *, scope: Scope, tools: _Tools
+) -> Decision:
     """Which model answers. It is told in any case; a refusal is raised."""
     began = time.perf_counter()
     policy = agent.policy(session)
@@ -167,15 +196,15 @@ async def _decided(agent: Agent, asked: Asked, session: Session, history: list[M
         history,
         asked.content,
         now=agent.clock().astimezone(),
-        tools=agent.tools.definitions,
+        tools=tools,
         output_schema=asked.options.response_format is not None and asked.options.response_format.kind != "text",
         shows_images=agent.capability_policy == "strict",
         may_name_model=not asked.is_worker,
         override=asked.model,
-        sticky=session.active_model,
+        sticky=_sticky(agent, asked, session, history),
         delegate_tier=asked.tier,
         workspace_path=session.workspace_path,
-        estimated_input_tokens=_estimated(agent, history, asked),
+        estimated_input_tokens=_estimated(history, asked, tools),
         cost_today_usd=await _cost_today(agent, policy, session),
         team_budget_remaining_usd=asked.team_budget_remaining_usd,
     )
@@ -220,10 +249,17 @@ async def _cost_today(agent: Agent, policy: Policy, session: Session) -> Decimal
     return sum((day.cost_usd for day in await agent.store.totals("day", since=today)), Decimal(0))
 
 
-def _estimated(agent: Agent, history: list[Message], asked: Asked) -> int:
+def _sticky(agent: Agent, asked: Asked, session: Session, history: list[Message]) -> str | None:
+    """The model that was chosen for the session; if its last answer goes on, the one that began it."""
+    asking = None if asked.content else calling(history)
+    model = agent.registry.find(asking.metadata.model or "") if asking is not None else None
+    return model.id if model is not None and agent.registry.is_configured(model) else session.active_model
+
+
+def _estimated(history: list[Message], asked: Asked, tools: _Tools) -> int:
     """How much the model will be told, roughly: the same for every model."""
-    said = Message("", "", Role.USER, asked.content, MessageMetadata(), NO_TIME)
-    return estimated_tokens((*with_summary(history), said), agent.tools.definitions)
+    said = Message("", "", Role.USER, (*asked.content, *asked.answers), MessageMetadata(), NO_TIME)
+    return estimated_tokens((*with_summary(history), said), tools)
 
 
 def _started(facts: TurnFacts) -> catalogue.TurnStarted:
@@ -237,12 +273,43 @@ def _started(facts: TurnFacts) -> catalogue.TurnStarted:
 
 
 async def question_stored(turn: Turn) -> TurnBegan:
-    """The question and a place for the answer, in one transaction."""
+    """What the caller says and, if a model is asked at once, a place for the answer, in one transaction."""
+    asked, store = turn.asked, turn.agent.store
+    lost = _settled(turn)
+    said = [turn.result_message(answer) for answer in asked.answers]
+    if asked.content:
+        said.append(_question(turn))
+    else:
+        said.extend(turn.result_message(_interrupted(call)) for call in lost)
+    is_asked = turn.goes_on and not turn.runnable
+    rows = await store.append(turn.session.id, [*said, place_for_answer(turn)] if is_asked else said)
+    turn.place = rows.pop() if is_asked else None
+    turn.history.extend(row.message for row in rows)
+    for call in lost:
+        await store.cancel_tool_call(turn.session.id, call.id)  # nothing happens to one that has its result
+    question = rows[-1] if asked.content else None
+    return TurnBegan(turn.turn_id, question, turn.decision, tuple(rows[: len(asked.answers)]))
+
+
+def _settled(turn: Turn) -> list[Call]:
+    """Calls of an earlier turn that nobody will answer: interrupted, or given up by a new question."""
+    turn.settled |= {answer.tool_use_id for answer in turn.asked.answers}
+    lost = [call for call in turn.open_calls if call.id not in turn.waiting.approvals]
+    if not turn.asked.content:  # what waits for somebody goes on waiting
+        lost = [call for call in lost if turn.waiting.why(call) is None]
+    turn.settled |= {call.id for call in lost}
+    return lost
+
+
+def _question(turn: Turn) -> Message:
     asked = turn.asked
-    question = turn.message(Role.USER, turn.decision.content, message_id=asked.message_id, extra=asked.extra)
-    question_row, turn.place = await turn.agent.store.append(turn.session.id, [question, place_for_answer(turn)])
-    turn.history.append(question_row.message)
-    return TurnBegan(turn.turn_id, question_row, turn.decision)
+    files = asked.attachments or None
+    told = {"message_id": asked.message_id, "user_message_attachments": files, "extra": asked.extra}
+    return turn.message(Role.USER, turn.decision.content, **told)
+
+
+def _interrupted(call: Call) -> ToolResultBlock:
+    return ToolResultBlock(call.id, (TextBlock(_INTERRUPTED),), is_error=True)
 
 
 def place_for_answer(turn: Turn) -> Message:

@@ -12,30 +12,49 @@ from dragoman.bus import Payload, catalogue
 from dragoman.entries import entries_from_messages
 from dragoman.errors import DragomanError
 from dragoman.exchange import ErrorClass, Fault, StopReason
-from dragoman.message import MessageStatus, TextBlock, ToolResultBlock
+from dragoman.message import MessageStatus, TextBlock, ToolResultBlock, ToolUseBlock
+from dragoman.tools import ask_later
 from dragoman.turn.beginning import Turn, ended_as
 from dragoman.turn.telling import without_secrets
 from dragoman.turn.using import result_stored
-from dragoman.turn.values import TurnEnded
+from dragoman.turn.values import Pending, TurnEnded
 
 _log: Final = logging.getLogger("dragoman.turn")
 
 
 async def ended(turn: Turn) -> TurnEnded:
-    """Tell how a turn ended: with its last answer, or with the fault that there is instead."""
-    answer = turn.answer
-    assert answer is not None  # a turn has at least one
+    """Tell how a turn ended: with its last answer, what that waits for, or the fault that there is instead."""
+    pending, answer = turn.pending, turn.answer
+    if pending:
+        return await _parked(turn, pending)
+    assert answer is not None  # of a turn that waits for nobody
     fault = answer.fault or _too_many_steps(turn)
     await _answer_open_calls(turn, "There were too many steps: it was not run.")
     await _trace(turn)
     if fault is not None:
         _tell_failure(turn, fault.code, fault.error_class, fault.message)
         return turn.tally.ended(StopReason.ERROR, fault)
+    _tell_completed(turn, answer.stop_reason)
+    return turn.tally.ended(answer.stop_reason)
+
+
+async def _parked(turn: Turn, pending: tuple[Pending, ...]) -> TurnEnded:
+    """Tell what a turn waits for; somebody else goes on with it."""
+    await _trace(turn)
+    wanted = {one.call_id for one in pending if one.why == "approval"}
+    for call in turn.open_calls if turn.answer is not None else ():  # of an earlier answer it was told already
+        if call.id in wanted and isinstance(call, ToolUseBlock):
+            ask_later(call, turn.waiting.tools, turn.waiting.bench, turn.tell, turn.turn_id)
+    _tell_completed(turn, StopReason.TOOL_USE)
+    return turn.tally.ended(StopReason.TOOL_USE, pending=pending)
+
+
+def _tell_completed(turn: Turn, stop_reason: StopReason) -> None:
     tally = turn.tally
     _tell_once(
         turn,
         catalogue.TurnCompleted(
-            stop_reason=answer.stop_reason,
+            stop_reason=stop_reason,
             llm_call_count=tally.llm_calls,
             tool_call_count=tally.tool_calls,
             total_input_tokens=tally.input_tokens,
@@ -46,11 +65,10 @@ async def ended(turn: Turn) -> TurnEnded:
             team_id=turn.asked.team_id,
         ),
     )
-    return tally.ended(answer.stop_reason)
 
 
 def _too_many_steps(turn: Turn) -> Fault | None:
-    if not turn.calls:
+    if turn.asking is None:
         return None
     what = f"the model still asks for tools after {turn.agent.max_steps} steps"
     return Fault(code="too_many_steps", message=what, error_class=ErrorClass.OTHER)

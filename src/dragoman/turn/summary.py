@@ -28,6 +28,8 @@ _log: Final = logging.getLogger("dragoman.turn")
 
 async def summarised(turn: Turn) -> None:
     """If the history has grown long, have its oldest turns summarised, and store that."""
+    if not turn.asked.content:  # it goes on with what was sent before
+        return
     plan = plan_summary(turn.history, estimated_tokens, above_tokens=turn.agent.summary_above_tokens)
     if plan is None:
         return

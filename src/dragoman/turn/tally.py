@@ -8,7 +8,7 @@ from time import perf_counter
 
 from dragoman.exchange import Fault, StopReason
 from dragoman.message import Usage
-from dragoman.turn.values import TurnEnded
+from dragoman.turn.values import Pending, TurnEnded
 
 
 class Tally:
@@ -37,7 +37,9 @@ class Tally:
         """Since the turn began."""
         return self._seconds() - self._began
 
-    def ended(self, stop_reason: StopReason, fault: Fault | None = None) -> TurnEnded:
+    def ended(
+        self, stop_reason: StopReason, fault: Fault | None = None, pending: tuple[Pending, ...] = ()
+    ) -> TurnEnded:
         """The last thing that is told of a turn."""
         self.over = TurnEnded(
             turn_id=self.turn_id,
@@ -50,5 +52,6 @@ class Tally:
             cost_usd=self.cost_usd,
             wall_time_s=self.wall_time_s,
             fault=fault,
+            pending=pending,
         )
         return self.over

@@ -1,9 +1,9 @@
 """One turn: from what a user says to the answer. Read this first.
 
     choose a model, store the question
-    until the model asks for nothing more:
-        call it, storing its answer as it arrives
+    until the model asks for nothing more, or for something that others have to give:
         run the tools that it asks for, storing each result as it comes
+        call it, storing its answer as it arrives
     tell how it ended
 
 Every line below is a room of its own. A turn has its session to itself (a lease), and its model does not change while
@@ -41,15 +41,15 @@ async def run(agent: Agent, asked: Asked, tally: Tally | None = None) -> AsyncGe
                 await summarised(turn)
             while True:
                 tenure.check()
-                async with aclosing(answered(turn)) as events:
-                    async for event in events:
-                        yield event
+                async with aclosing(results_of(turn)) as results:  # the first time, of what was approved
+                    async for result in results:
+                        yield result
                 if not turn.goes_on:
                     break
                 tenure.check()
-                async with aclosing(results_of(turn)) as results:
-                    async for result in results:
-                        yield result
+                async with aclosing(answered(turn)) as events:
+                    async for event in events:
+                        yield event
             over = await unbroken(ended(turn))
         except (asyncio.CancelledError, GeneratorExit):
             await unbroken(cancelled(turn))

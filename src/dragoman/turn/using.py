@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from dragoman.errors import DragomanError
-from dragoman.message import Message, Role, ToolResultBlock
+from dragoman.message import ToolResultBlock
+from dragoman.rules import Call
 from dragoman.store import Row
 from dragoman.store.unbroken import unbroken
 from dragoman.tools import dispatch
@@ -23,9 +24,12 @@ _log: Final = logging.getLogger("dragoman.turn")
 
 
 async def results_of(turn: Turn) -> AsyncGenerator[ResultStored, None]:
-    """Run what the last answer asks for; each result when it is stored."""
-    using = _Using(turn)
-    left = len(turn.calls)
+    """Run what the last answer asks for and nobody else is waited for; each result when it is stored."""
+    calls = turn.runnable
+    if not calls:
+        return
+    using = _Using(turn, calls)
+    left = len(calls)
     try:
         while left:
             yield ResultStored(await using.next())
@@ -37,19 +41,20 @@ async def results_of(turn: Turn) -> AsyncGenerator[ResultStored, None]:
 class _Using:
     """Tools at work, and the results that wait to be stored."""
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: Turn, calls: list[Call]) -> None:
         self._turn = turn
         self._coming: deque[ToolResultBlock] = deque()
         self._news = asyncio.Event()
-        turn.tally.tool_calls += len(turn.calls)
+        turn.tally.tool_calls += len(calls)
         self._working: asyncio.Task[Any] = asyncio.create_task(
             dispatch(
-                turn.calls,
-                turn.agent.tools,
-                turn.agent.bench(turn.session.id, turn.asked.user_id),
+                calls,
+                turn.waiting.tools,
+                turn.waiting.bench,
                 events=turn.tell,
                 results=self._take,
                 turn_id=turn.turn_id,
+                approvals=turn.waiting.approvals,
             ),
             name="dragoman-tools",
         )
@@ -87,7 +92,7 @@ class _Using:
 
 async def result_stored(turn: Turn, result: ToolResultBlock) -> Row:
     """Store the result of a call."""
-    message: Message = turn.message(Role.TOOL, (result,), parent_tool_use_id=result.tool_use_id)
-    (row,) = await turn.agent.store.append(turn.session.id, message)
+    (row,) = await turn.agent.store.append(turn.session.id, turn.result_message(result))
     turn.history.append(row.message)
+    turn.settled.add(result.tool_use_id)
     return row

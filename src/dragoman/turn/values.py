@@ -1,28 +1,36 @@
 """What goes into a turn and what comes out of it: the question, and the steps on the way to the answer.
 
 A turn is told as it happens: ``TurnBegan``, then for each call of a model ``AnswerBegan``, the events of its stream
-(``dragoman.event``) and ``AnswerEnded``, for each tool ``ResultStored``, and at last ``TurnEnded``. The one rule: what
-says that a message is stored is told after it is.
+(``dragoman.event``) and ``AnswerEnded``, for each tool ``ResultStored``, and at last ``TurnEnded``. A turn may end
+while calls of its last answer are pending: they wait for the caller, whose tools they name, or for somebody's consent.
+What is said about them begins another turn. The one rule: what says that a message is stored is told after it is.
 """
 
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any, Literal
 
 import msgspec
 
 from dragoman.event import StreamEvent
-from dragoman.exchange import Fault, Loss, Options, StopReason
-from dragoman.message import ContentBlock
+from dragoman.exchange import Fault, Loss, Options, StopReason, ToolDefinition
+from dragoman.message import Attachment, ContentBlock, ToolResultBlock
 from dragoman.routing import Decision
 from dragoman.store import Row
+from dragoman.tools import Approval
+
+Why = Literal["caller", "approval"]
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of an agent, and on which terms."""
 
     session_id: str
-    content: tuple[ContentBlock, ...]  # what the user says; it may begin with @model
+    content: tuple[ContentBlock, ...] = ()  # what the user says; it may begin with @model
+    tools: tuple[ToolDefinition, ...] = ()  # of the caller: offered to the model, and never run here
+    answers: tuple[ToolResultBlock, ...] = ()  # what the caller's tools gave, for calls that are pending
+    approvals: tuple[Approval, ...] = ()  # what somebody decided about calls that are pending
     model: str | None = None  # the model for this turn alone; goes before an @model
     options: Options = Options()  # how to answer
     user_id: str | None = None  # who asks, as a pseudonym
@@ -31,16 +39,19 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     message_id: str | None = None  # what the caller calls the message
     team_budget_remaining_usd: Decimal | None = None  # what the team may still spend, if the caller knows
     extra: dict[str, object] | None = None  # what the caller wants to keep with the message
+    attachments: tuple[Attachment, ...] = ()  # where the files are kept that came with it
+    context: str | None = None  # what the model is told beside the agent's own prompt, in this turn alone
     tier: str | None = None  # of a turn that another agent delegated: fast, balanced or deep
     is_worker: bool = False  # it was delegated
 
 
 class TurnBegan(msgspec.Struct, frozen=True, tag="turn_began"):
-    """The model is chosen, and the user's message is stored."""
+    """The model is chosen, and what the caller says is stored."""
 
     turn_id: str
-    asked: Row
+    asked: Row | None  # the user's message; none if the turn goes on without one
     decision: Decision
+    answers: tuple[Row, ...] = ()  # what the caller's tools gave
 
 
 class AnswerBegan(msgspec.Struct, frozen=True, tag="answer_began"):
@@ -68,6 +79,15 @@ class ResultStored(msgspec.Struct, frozen=True, tag="result_stored"):
     row: Row
 
 
+class Pending(msgspec.Struct, frozen=True):
+    """A call that waits for somebody else: the caller, whose tool it names, or whoever may approve it."""
+
+    call_id: str
+    name: str
+    input: dict[str, Any]
+    why: Why
+
+
 class TurnEnded(msgspec.Struct, frozen=True, kw_only=True, tag="turn_ended"):
     """The turn is over."""
 
@@ -81,6 +101,7 @@ class TurnEnded(msgspec.Struct, frozen=True, kw_only=True, tag="turn_ended"):
     cost_usd: Decimal
     wall_time_s: float
     fault: Fault | None = None  # why there is no answer
+    pending: tuple[Pending, ...] = ()  # what the last answer waits for; the stop reason is then ``TOOL_USE``
 
 
 TurnEvent = TurnBegan | AnswerBegan | StreamEvent | AnswerEnded | ResultStored | TurnEnded
