@@ -16,6 +16,7 @@ from dragoman.errors import DragomanError
 
 FORMAT, MODELS = Group("The format", sort_key=1), Group("Models", sort_key=2)
 STORE = Group("The store", sort_key=3)
+SERVER = Group("The server", sort_key=4)
 MAIL = Group("Mail between agents", sort_key=5)
 
 app = App(
@@ -443,6 +444,60 @@ _command(
     group=None,
     of=letter,
     examples="dragoman letter schema > letter.schema.json",
+)
+
+
+# --- the server ------------------------------------------------------------------------------------------------------
+
+_command(
+    "serve",
+    "serve:serve",
+    "Serve the chat API and the web page, until you say stop.\n\n"
+    "On 127.0.0.1 nobody needs a key; for any other address, make keys first. Its log is one JSON object a line.",
+    group=SERVER,
+    examples="""
+        dragoman serve
+        dragoman serve --port 8080 --model sonnet
+        dragoman serve --host 0.0.0.0 --workers 4 --base-url https://chat.example.org
+    """,
+    codes="0: it was told to stop. 2: it could not be served.",
+)
+keys = App(
+    name="keys",
+    help="Make, list and take back the keys that callers of a server need.",
+    group=SERVER,
+    help_format="plaintext",
+    help_epilogue="dragoman keys COMMAND --help explains a command, with examples.",
+    version_flags=[],
+)
+app.command(keys)
+_command(
+    "create",
+    "keys:create",
+    "Make a key, and show it once.\n\n"
+    "The key goes to the standard output alone, so that it can be piped to where it is kept.",
+    group=None,
+    of=keys,
+    examples="""
+        dragoman keys create --name laptop
+        dragoman keys create --user 01JQX3 --team blue --scope chat --scope history:write --expires 90d
+    """,
+)
+_command(
+    "list",
+    "keys:list_keys",
+    "List the keys of a store: whose they are, what they allow, when they were used.",
+    group=None,
+    of=keys,
+    examples="dragoman keys list --json",
+)
+_command(
+    "revoke",
+    "keys:revoke",
+    "Take a key back. Servers refuse it within a second.",
+    group=None,
+    of=keys,
+    examples="dragoman keys revoke 8fK2mQ0x",
 )
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import re
 import secrets
+import time
 from collections.abc import MutableMapping
 from typing import Any, Final
 
@@ -21,7 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.server.endpoint import Endpoint
-from dragoman.server.principal import authenticated, principal_of
+from dragoman.server.principal import Principal, authenticated, principal_of
 from dragoman.server.refusing import Refusal, not_found, refused
 from dragoman.server.state import Doors
 
@@ -40,6 +42,7 @@ MODULES: Final = (
     "page",
 )
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_log: Final = logging.getLogger("dragoman.access")
 HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -54,18 +57,20 @@ def endpoints() -> tuple[Endpoint, ...]:
     found: list[Endpoint] = []
     for name in MODULES:
         if importlib.util.find_spec(f"dragoman.server.{name}") is not None:
-            found.extend(importlib.import_module(f"dragoman.server.{name}").ENDPOINTS)
+            found.extend(getattr(importlib.import_module(f"dragoman.server.{name}"), "ENDPOINTS", ()))
     return tuple(found)
 
 
 def make_app(doors: Doors) -> ASGIApp:
     """The application over what all requests share."""
+    known = endpoints()
     app = Starlette(
-        routes=[_route(one) for one in endpoints()],
-        exception_handlers={HTTPException: _unrouted},
+        routes=[_route(one) for one in known],
+        exception_handlers={HTTPException: _unrouted, Exception: _failed},
     )
     app.router.redirect_slashes = False
     app.state.doors = doors
+    app.state.endpoints = known
     return Doorway(app)
 
 
@@ -97,6 +102,11 @@ async def _unrouted(request: Request, error: Exception) -> Response:
     return refused(request, Refusal(405, "method_not_allowed", "This cannot be done here.", headers=headers))
 
 
+async def _failed(request: Request, error: Exception) -> Response:
+    """What an answer raised before a byte of it was sent."""
+    return refused(request, error)
+
+
 class Doorway:
     """What every request and every answer passes."""
 
@@ -107,19 +117,49 @@ class Doorway:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        begun = time.perf_counter()
         scope["dragoman.request_id"] = name = f"req_{secrets.token_hex(12)}"
+        status = 0
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 message["headers"] = _with_ours(message.get("headers", ()), name)
             await send(message)
 
-        hosts = [value for key, value in scope["headers"] if key == b"host"]
-        if len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
-            answer = refused(Request(scope), Refusal(400, "invalid_host", "The Host header is missing or malformed."))
-            await answer(scope, receive, send_with_headers)
-            return
-        await self.app(scope, receive, send_with_headers)
+        try:
+            if (refusal := _refusal_of_host(scope)) is None:
+                await self.app(scope, receive, send_with_headers)
+            else:
+                await refused(Request(scope), refusal)(scope, receive, send_with_headers)
+        finally:
+            _log_answer(scope, status, begun)
+
+
+def _refusal_of_host(scope: Scope) -> Refusal | None:
+    hosts = [value for key, value in scope["headers"] if key == b"host"]
+    if len(hosts) == 1 and _HOST.fullmatch(hosts[0]):
+        return None
+    return Refusal(400, "invalid_host", "The Host header is missing or malformed.")
+
+
+def _log_answer(scope: Scope, status: int, begun: float) -> None:
+    """One line for each request. Of its address it has the route alone: the rest may be a token."""
+    if not _log.isEnabledFor(logging.INFO):
+        return
+    principal = scope.get("state", {}).get("principal")
+    _log.info(
+        "answered" if status else "gone before it was answered",
+        extra={
+            "request_id": scope["dragoman.request_id"],
+            "method": scope["method"],
+            "route": scope.get("dragoman.route", ""),
+            "status": status,
+            "ms": round((time.perf_counter() - begun) * 1000, 1),
+            "user": principal.user_id if isinstance(principal, Principal) else "",
+        },
+    )
 
 
 def _with_ours(headers: Any, request_id: str) -> list[tuple[bytes, bytes]]:

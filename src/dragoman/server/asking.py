@@ -55,9 +55,8 @@ async def whole_body(request: Request, max_bytes: int) -> bytes:
 
 
 def too_large(max_bytes: int) -> Refusal:
-    """The refusal of a body that is too large. What is left of it is not read: the connection ends."""
-    what = f"The body has more than the {max_bytes} bytes allowed."
-    return Refusal(413, "too_large", what, headers={"connection": "close"})
+    """The refusal of a body that is too large. What is left of it is thrown away as it comes."""
+    return Refusal(413, "too_large", f"The body has more than the {max_bytes} bytes allowed.")
 
 
 def read_as(value: object, wanted: type[Wanted]) -> Wanted:

@@ -6,28 +6,32 @@ The one rule: whatever can be said here can be said on the command line, by a va
 from __future__ import annotations
 
 import ipaddress
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
-class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to serve."""
 
     store: str  # its URL
     host: str = "127.0.0.1"
-    port: int = 8000  # 0 for any that is free
-    workers: int = 1
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8000  # 0 for any that is free
+    workers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     attachments: str | None = None  # the URL of where they are kept; without one, a folder beside the store
     base_url: str | None = None  # where clients reach the server; without one, where it listens
     model: str | None = None  # who answers when nobody chose
     system: str | None = None  # what the model is told before everything else
     require_keys: bool = False  # also on this machine
     keys_file: str | None = None  # where the pepper of the keys is; without one, beside the store
-    grace_s: float = 30.0  # how long running turns may take after the server was told to stop
-    read_timeout_s: float = 30.0  # a request that does not go on for so long is closed
-    keep_alive_s: float = 15.0  # a connection on which nothing is asked for so long is closed
-    max_pending_runs: int = 100  # of one user
-    log_level: str = "info"
+    grace_s: Seconds = 30.0  # how long running turns may take after the server was told to stop
+    read_timeout_s: Seconds = 30.0  # a request that does not go on for so long is closed
+    keep_alive_s: Seconds = 15.0  # a connection on which nothing is asked for so long is closed
+    max_pending_runs: Annotated[int, msgspec.Meta(ge=1)] = 100  # of one user
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property
     def is_loopback(self) -> bool:
@@ -55,6 +59,4 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_local(base_url: str) -> bool:
-    from urllib.parse import urlsplit  # noqa: PLC0415  only where an address was named
-
     return is_loopback(urlsplit(base_url).hostname or "")

@@ -18,13 +18,13 @@ import msgspec
 from dragoman.errors import FormatError, UnknownSessionError
 from dragoman.server.options import is_loopback
 from dragoman.server.refusing import Refusal, not_found
+from dragoman.server.scopes import SCOPES
 from dragoman.server.state import doors_of
 from dragoman.store import Session
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-SCOPES: Final = frozenset(("chat", "history:write", "mail", "admin"))
 LOCAL_USER: Final = "local"
 
 

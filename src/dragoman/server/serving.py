@@ -8,11 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import importlib.util
+import logging
+import math
+import multiprocessing
+import multiprocessing.process
+import signal
 import socket
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -21,12 +26,17 @@ import uvicorn
 from dragoman import settings as keys
 from dragoman.attachments import open_attachments
 from dragoman.errors import SettingsError
+from dragoman.server import logs
 from dragoman.server.app import make_app
+from dragoman.server.limits import patience
 from dragoman.server.options import ServeOptions
 from dragoman.server.state import Doors
 from dragoman.settings import Setting, Settings
 from dragoman.store import open_store
 from dragoman.turn import Agent
+
+_AFTER_GRACE_S: Final = 5  # for what is to be written after the last turn has ended
+_log: Final = logging.getLogger("dragoman.server")
 
 
 def bound(options: ServeOptions) -> tuple[socket.socket, ServeOptions]:
@@ -66,22 +76,27 @@ async def opened_doors(
         chosen = msgspec.structs.replace(chosen, default_model=Setting(options.model, "--model"))
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(options.store))
-        place = options.attachments or beside(options.store)
+        place = address_of_attachments(options)
         attachments = await stack.enter_async_context(open_attachments(place, base_url=address(options)))
         agent = await stack.enter_async_context(Agent(store, settings=chosen, system_prompt=options.system, **of_agent))
         doors = Doors(store, agent, attachments, options)
-        if importlib.util.find_spec("dragoman.server.runs") is not None:
-            doors.runs = importlib.import_module("dragoman.server.runs").Runs(doors)
+        runs = importlib.import_module("dragoman.server.runs")
+        if hasattr(runs, "Runs"):
+            doors.runs = runs.Runs(doors)
         yield doors
 
 
-def beside(store: str) -> str:
-    """Where attachments are kept when nobody says: beside the file of the store."""
-    if not store.startswith("sqlite:///"):
+def address_of_attachments(options: ServeOptions) -> str:
+    """Where attachments are kept: where somebody said, else beside the file of the store."""
+    if options.attachments is not None:
+        return options.attachments
+    if not options.store.startswith("sqlite:///"):
         raise SettingsError(
-            "there is no place for attachments", remedy="Name one with --attachments", code="missing_attachments"
+            "there is no place for attachments",
+            remedy="Name one with --attachments: file:///folder, s3://bucket/prefix or supabase://host/bucket",
+            code="missing_attachments",
         )
-    file = Path(unquote(store.removeprefix("sqlite:///"))).absolute()
+    file = Path(unquote(options.store.removeprefix("sqlite:///"))).absolute()
     return f"file://{quote(str(file.with_name(f'{file.name}-attachments')))}"
 
 
@@ -93,16 +108,15 @@ class ChatServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 make_app(doors),
-                http="httptools",
+                http=patience(options.read_timeout_s),
                 ws="none",
                 lifespan="off",
                 access_log=False,
                 log_config=None,
                 server_header=False,
-                date_header=True,
-                proxy_headers=False,
-                timeout_keep_alive=int(options.keep_alive_s),
-                timeout_graceful_shutdown=int(options.grace_s) + 5,
+                proxy_headers=False,  # nobody is believed about who calls or where we are
+                timeout_keep_alive=math.ceil(options.keep_alive_s),
+                timeout_graceful_shutdown=math.ceil(options.grace_s) + _AFTER_GRACE_S,
             )
         )
         self.doors = doors
@@ -130,3 +144,98 @@ async def listening(doors: Doors, listener: socket.socket) -> AsyncIterator[Chat
     finally:
         server.should_exit = True
         await task
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+def serve(options: ServeOptions, say: Callable[[str], None] = print) -> None:
+    """Serve until somebody says stop. ``say`` is told the address once the server listens."""
+    listener, options = bound(options)
+    try:
+        asyncio.run(_check(options))
+        say(address(options))
+        if options.workers == 1:
+            work(options, listener)
+        else:
+            _supervise(options, listener)
+    finally:
+        listener.close()
+
+
+async def _check(options: ServeOptions) -> None:
+    """Whether this can be served at all, found out before somebody relies on it."""
+    address_of_attachments(options)
+    async with open_store(options.store) as store:
+        if not options.demands_keys:
+            return
+        now = store.clock()
+        if not any(key.is_good(now) for key in await store.list_keys()):
+            raise SettingsError(
+                "others could reach this server, and nobody has a key",
+                where=f"{options.host} port {options.port}",
+                remedy="Make a key with dragoman keys create, or listen on 127.0.0.1",
+                code="no_keys",
+            )
+
+
+def work(options: ServeOptions, listener: socket.socket) -> None:
+    """Serve in this process."""
+    logs.configure(options.log_level)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_work(options, listener))
+
+
+async def _work(options: ServeOptions, listener: socket.socket) -> None:
+    async with opened_doors(options) as doors:
+        server = ChatServer(doors)
+        with _stopped_by_signals(server):
+            await server._serve([listener])
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415  which is not for every system
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
+    """Stop a server when the process is told to; when it is told twice, at once."""
+    before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _supervise(options: ServeOptions, listener: socket.socket) -> None:
+    """Keep as many processes serving as were asked for, until this one is told to stop."""
+    spawn = multiprocessing.get_context("spawn")
+    told = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: told.set())
+
+    def begun() -> multiprocessing.process.BaseProcess:
+        process = spawn.Process(target=work, args=(options, listener))
+        process.start()
+        return process
+
+    logs.configure(options.log_level)
+    workers = [begun() for _ in range(options.workers)]
+    while not told.wait(0.2):
+        for place, process in enumerate(workers):
+            if not process.is_alive():
+                _log.error("a worker ended with %s and is begun again", process.exitcode, extra={"worker": process.pid})
+                told.wait(1)  # one that cannot begin must not keep the machine busy
+                workers[place] = begun()
+    for process in workers:
+        process.terminate()
+    for process in workers:
+        process.join(options.grace_s + 2 * _AFTER_GRACE_S)
+        if process.is_alive():
+            process.kill()
+            process.join()

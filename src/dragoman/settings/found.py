@@ -34,6 +34,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     accounts: Mapping[str, Account] = {}
     environment: Mapping[str, str] = {}
     keyring: Keyring | None = None
+    serve: Mapping[str, Any] = {}  # how to serve, as the file has it; ``dragoman serve`` takes it
     mcp_servers: Mapping[str, Any] = {}  # as the file has them; ``dragoman.tools.mcp.servers_from`` takes these
 
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ from dragoman.settings.values import Account, Keyring, Setting, usable_key
 
 CONFIG_VARIABLE: Final = "DRAGOMAN_CONFIG"
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_TABLES: Final = ("providers", "models", "mcp_servers")
+_TABLES: Final = ("providers", "models", "mcp_servers", "serve")
 
 
 def load(
@@ -49,6 +49,7 @@ def load(
         environment=dict(environment),
         keyring=keyring or system_keyring,
         mcp_servers=_servers(said or {}, path),
+        serve=_serve(said or {}, path),
         **chosen,
     )
 
@@ -99,6 +100,13 @@ def _servers(said: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if not isinstance(servers, dict) or not all(isinstance(one, dict) for one in servers.values()):
         raise _invalid(path, "mcp_servers has to be a table of tables")
     return servers
+
+
+def _serve(said: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    table = said.get("serve") or {}
+    if not isinstance(table, dict):
+        raise _invalid(path, "serve has to be a table")
+    return table
 
 
 def _refuse_if_readable_by_others(path: Path, status: os.stat_result) -> None:

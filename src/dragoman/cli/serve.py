@@ -1,0 +1,106 @@
+"""``dragoman serve``: the chat API and the web page, until somebody says stop.
+
+Each option is taken from the command line, else from its variable, else from ``[serve]`` in the configuration file.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter, validators
+
+from dragoman import settings as keys
+from dragoman.cli.store_option import StoreOption, url_from
+from dragoman.errors import InputError, SettingsError
+from dragoman.server.options import ServeOptions
+
+_Port = Annotated[int | None, Parameter(env_var="DRAGOMAN_SERVE_PORT", validator=validators.Number(gte=0, lte=65535))]
+_Count = Annotated[int | None, Parameter(env_var="DRAGOMAN_SERVE_WORKERS", validator=validators.Number(gte=1, lte=256))]
+_Seconds = validators.Number(gt=0, lte=86_400)
+
+
+def serve(
+    *,
+    host: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_HOST")] = None,
+    port: _Port = None,
+    store: StoreOption = None,
+    workers: _Count = None,
+    attachments: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_ATTACHMENTS")] = None,
+    base_url: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_BASE_URL")] = None,
+    model: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_MODEL")] = None,
+    system: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_SYSTEM")] = None,
+    require_keys: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_REQUIRE_KEYS", negative=())] = None,
+    keys_file: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_KEYS_FILE")] = None,
+    grace_s: Annotated[float | None, Parameter(env_var="DRAGOMAN_SERVE_GRACE_S", validator=_Seconds)] = None,
+    read_timeout_s: Annotated[
+        float | None, Parameter(env_var="DRAGOMAN_SERVE_READ_TIMEOUT_S", validator=_Seconds)
+    ] = None,
+    keep_alive_s: Annotated[float | None, Parameter(env_var="DRAGOMAN_SERVE_KEEP_ALIVE_S", validator=_Seconds)] = None,
+    max_pending_runs: Annotated[
+        int | None, Parameter(env_var="DRAGOMAN_SERVE_MAX_PENDING_RUNS", validator=validators.Number(gte=1))
+    ] = None,
+    log_level: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_LOG_LEVEL")] = None,
+) -> None:
+    """Serve the chat API and the web page.
+
+    Parameters
+    ----------
+    host
+        Where to listen. Without it, 127.0.0.1, which only this machine reaches; for any other, callers need keys.
+    port
+        The port to listen at; 0 for any that is free. Without it, 8000.
+    workers
+        How many processes serve. Without it, one.
+    attachments
+        Where attachments are kept: file:///folder, s3://bucket/prefix or supabase://host/bucket. Without it, a folder
+        beside the SQLite file of the store.
+    base_url
+        Where clients reach the server, if something stands in front of it. Signed URLs begin so.
+    model
+        Who answers when nobody chose: an id or an alias.
+    system
+        What the model is told before everything else.
+    require_keys
+        Let nobody in without a key, also from this machine.
+    keys_file
+        The file of the pepper that keys are hashed with. Without it, one beside the store.
+    grace_s
+        How many seconds running turns may take after the server was told to stop. Without it, 30.
+    read_timeout_s
+        A request that does not go on for so many seconds is closed. Without it, 30.
+    keep_alive_s
+        A connection on which nothing is asked for so many seconds is closed. Without it, 15.
+    max_pending_runs
+        How many runs of one user may be pending at once. Without it, 100.
+    log_level
+        How much is logged: debug, info, warning or error. Without it, info.
+    """
+    if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("starlette") is None:
+        raise InputError("the server is not installed", remedy="pip install 'dragoman[server]'")
+    given = {name: value for name, value in locals().items() if name != "store" and value is not None}
+    options = options_from(given, url_from(store), keys.load())
+    from dragoman.server.serving import serve as serve_until_stopped  # noqa: PLC0415
+
+    serve_until_stopped(options, _say)
+
+
+def options_from(given: dict[str, Any], store: str, settings: keys.Settings) -> ServeOptions:
+    """The options that hold: what was given, over what the file says."""
+    said = {name: value for name, value in settings.serve.items() if name != "store"}
+    try:
+        return msgspec.convert({**said, **given, "store": store}, ServeOptions)
+    except msgspec.ValidationError as error:
+        raise SettingsError(
+            f"{error}",
+            where=f"serve in {settings.file}" if said else "the options of serve",
+            remedy="Correct it",
+            code="invalid_config",
+        ) from None
+
+
+def _say(address: str) -> None:
+    sys.stdout.write(f"Dragoman is at {address}\nCtrl-C ends it.\n")
+    sys.stdout.flush()
