@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from dragoman.blobs import FolderBlobs, MemoryBlobs, blobs_from_url
 from dragoman.errors import StoreUnusableError
+from dragoman.store.keys import ApiKey
 from dragoman.store.store import Store
 from dragoman.store.values import (
     Damage,
@@ -24,6 +25,7 @@ from dragoman.store.values import (
     Evaluation,
     Hit,
     Lease,
+    Owners,
     Row,
     Session,
     SizeReport,
@@ -61,12 +63,14 @@ def open_store(url: str, *, blobs: str | None = None) -> Store:
 
 
 __all__ = [
+    "ApiKey",
     "Damage",
     "EntryRow",
     "ErasureReceipt",
     "Evaluation",
     "Hit",
     "Lease",
+    "Owners",
     "Row",
     "Session",
     "SizeReport",

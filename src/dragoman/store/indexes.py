@@ -27,6 +27,7 @@ from dragoman.store.lineage import Stretch, lineage
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.reading import COLUMNS, Found, found_from
 from dragoman.store.rows import micros
+from dragoman.store.values import Owners
 from dragoman.store.words import Analysis, Term
 
 Steps = Generator[Statement, Rows, None]
@@ -68,6 +69,7 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     user_id: str | None = None
     team_id: str | None = None
+    owners: Owners | None = None  # only sessions of theirs, and what their forks share; not messages that name them
     since: datetime | None = None
     until: datetime | None = None
 
@@ -414,7 +416,7 @@ _VALUES: Final = f"VALUES {', '.join(['(CAST(? AS text), CAST(? AS bigint))'] * 
 
 
 def _joined(filters: Filters) -> str:
-    if filters.user_id is not None or filters.team_id is not None:
+    if (filters.user_id, filters.team_id, filters.owners) != (None, None, None):
         return "sessions"
     is_about_messages = (filters.role, filters.model, filters.since, filters.until) != (None, None, None, None)
     return "messages" if is_about_messages else ""
@@ -446,21 +448,31 @@ def _conditions(
             conditions.append(f"({column} = ? OR {expression} = ?{shared})")
             arguments.extend((wanted, wanted))
             arguments.extend(value for owner, (_, last) in borrowed.items() for value in (owner, last))
+    if filters.owners is not None:
+        mine, whose = filters.owners.condition("s")
+        shared = f" OR ({index.place}.session_id = ? AND {index.place}.seq <= ?)" * len(borrowed)
+        conditions.append(f"({mine}{shared})")
+        arguments.extend(whose)
+        arguments.extend(value for owner, (_, last) in borrowed.items() for value in (owner, last))
     return conditions, arguments
 
 
 def _borrowed(filters: Filters) -> Generator[Statement, Rows, dict[str, tuple[str, int]]]:
     """Sessions of others whose messages somebody's forks share: in which fork they are shown, and up to where."""
-    wanted = {"user_id": filters.user_id, "team_id": filters.team_id}
-    given = {column: value for column, value in wanted.items() if value is not None}
-    if not given:
-        return {}
-    mine = " AND ".join(f"c.{column} = ?" for column in given)
-    others = " OR ".join(f"p.{column} IS DISTINCT FROM ?" for column in given)
+    if filters.owners is not None:
+        mine, arguments = filters.owners.condition("c")
+        others = f"NOT coalesce({filters.owners.condition('p')[0]}, false)"
+    else:
+        wanted = {"user_id": filters.user_id, "team_id": filters.team_id}
+        given = {column: value for column, value in wanted.items() if value is not None}
+        if not given:
+            return {}
+        mine, arguments = " AND ".join(f"c.{column} = ?" for column in given), tuple(given.values())
+        others = " OR ".join(f"p.{column} IS DISTINCT FROM ?" for column in given)
     forks = yield (
         "SELECT c.id, p.id FROM sessions AS c JOIN sessions AS p ON p.id = c.parent_session_id"
         f" WHERE {mine} AND ({others}) ORDER BY c.parent_seq, c.id",
-        (*given.values(), *given.values()),
+        (*arguments, *arguments),
     )
     longest = {parent: fork for fork, parent in forks}
     shown: dict[str, tuple[str, int]] = {}

@@ -42,9 +42,13 @@ class RepricingMethods:
         model: str | None = None,
         since: str | None = None,
         until: str | None = None,
+        after_seq: int = 0,
     ) -> AsyncIterator[PricedCall]:
-        """Every answer of a model that has a price, by session and place; deleted sessions have none any more."""
-        after = ("", 0)
+        """Every answer of a model that has a price, by session and place; deleted sessions have none any more.
+
+        ``after_seq`` is for one session: only those behind that place.
+        """
+        after = (session or "", after_seq)
         while page := await self._read(_calls(after, {"session_id": session, "model": model}, since, until)):
             for call in page:
                 yield call

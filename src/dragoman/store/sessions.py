@@ -112,9 +112,16 @@ def list_sessions(
         if wanted is not None:
             conditions.append(f"{column} = ?")
             arguments.append(wanted)
+    return (yield from sessions_where(conditions, arguments, before, limit))
+
+
+def sessions_where(
+    conditions: list[str], arguments: list[Any], before: tuple[datetime, str] | None, limit: int
+) -> Generator[Statement, Rows, list[Session]]:
+    """The sessions for which all this is true, in the same order."""
     if before is not None:
-        conditions.append("(updated_at, id) < (?, ?)")
-        arguments.extend((micros(before[0]), before[1]))
+        conditions = [*conditions, "(updated_at, id) < (?, ?)"]
+        arguments = [*arguments, micros(before[0]), before[1]]
     rows = yield (
         f"SELECT {_SESSION} FROM sessions WHERE {' AND '.join(conditions)} ORDER BY updated_at DESC, id DESC LIMIT ?",
         (*arguments, limit),

@@ -459,13 +459,14 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         user: str | None = None,
         team: str | None = None,
         model: str | None = None,
+        owners: Owners | None = None,
         since: str | None = None,
         until: str | None = None,
     ) -> list[Totals]:
         """What was consumed and what it cost, by group. Days are written 2026-11-15, in UTC; ``until`` is left out."""
         named = {"session": session, "user": user, "team": team, "model": model}
         wanted = {name: value for name, value in named.items() if value is not None}
-        return await self._read(totals.totals(by, wanted, since, until))
+        return await self._read(totals.totals(by, wanted, since, until, owners))
 
     # --- care --------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from dragoman.store.operation import Rows, Statement, operation
-from dragoman.store.values import Totals
+from dragoman.store.values import Owners, Totals
 
 GROUPS: Final = {
     "session": "session_id",
@@ -29,7 +29,7 @@ _EVER_USED: Final = (  # what sessions that were deleted have cost was paid as w
 
 @operation
 def totals(
-    by: str, wanted: dict[str, str], since: str | None, until: str | None
+    by: str, wanted: dict[str, str], since: str | None, until: str | None, owners: Owners | None = None
 ) -> Generator[Statement, Rows, list[Totals]]:
     """What was consumed and what it cost, by group; days are in UTC, and ``until`` is the first day not counted."""
     group = GROUPS[by]
@@ -41,6 +41,10 @@ def totals(
         if day is not None:
             conditions.append(f"day {sign} ?")
             arguments.append(day)
+    if owners is not None:
+        mine, whose = owners.condition("ever")
+        conditions.append(mine)
+        arguments.extend(whose)
     rows = yield (
         f"SELECT {group}, sum(messages), sum(input_tokens), sum(output_tokens), sum(cached_input_tokens),"
         f" sum(cache_creation_input_tokens), sum(reasoning_tokens), decimal_sum(cost_usd) FROM ({_EVER_USED})"

@@ -30,6 +30,21 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = 1
 
 
+class Owners(msgspec.Struct, frozen=True):
+    """Whose sessions somebody may see: those of a user in one team, and perhaps those that are nobody's."""
+
+    user_id: str
+    team_id: str | None = None
+    is_everywhere: bool = False  # whatever the team is, and those of no user as well
+
+    def condition(self, table: str) -> tuple[str, tuple[str | None, ...]]:
+        """That a row of ``sessions`` is one of theirs: SQL, and its arguments."""
+        if self.is_everywhere:
+            return f"({table}.user_id = ? OR {table}.user_id IS NULL)", (self.user_id,)
+        mine = f"({table}.user_id = ? AND {table}.team_id IS NOT DISTINCT FROM CAST(? AS text))"
+        return mine, (self.user_id, self.team_id)
+
+
 class Row(msgspec.Struct, frozen=True):
     """A message in its place."""
 

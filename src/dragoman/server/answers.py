@@ -1,0 +1,65 @@
+"""What is answered: a value as JSON, and where a list goes on.
+
+    answer(value)                              200, never kept by anybody on the way
+    cursor_for(principal, session)             where the next page of sessions begins
+    place_from(principal, text)                the same, read again; 400 if we did not make it for them
+
+The one rule: a cursor is a place in the caller's own list. Whoever changes one, or brings another's, is told so, and
+what is listed is asked for by its owner in any case.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from dragoman.server.principal import Principal
+from dragoman.server.refusing import Refusal
+from dragoman.store import Owners, Session
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_CHECKED: Final = 12  # bytes that tell a cursor that was changed
+
+
+def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A value as JSON."""
+    data = msgspec.json.encode(value)
+    return Response(
+        data, status, media_type="application/json", headers={"cache-control": "no-store", **(headers or {})}
+    )
+
+
+def owners_of(principal: Principal) -> Owners:
+    """Whose sessions a caller may see, as a store is asked for them."""
+    return Owners(principal.user_id, principal.team_id, is_everywhere=principal.is_local)
+
+
+def cursor_for(principal: Principal, session: Session) -> str:
+    """Where the list goes on behind a session."""
+    place = msgspec.json.encode(((session.updated_at - _EPOCH) // timedelta(microseconds=1), session.id))
+    return base64.urlsafe_b64encode(_check(principal, place) + place).rstrip(b"=").decode()
+
+
+def place_from(principal: Principal, text: str) -> tuple[datetime, str]:
+    """The time and the id that a cursor holds."""
+    try:
+        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        check, place = data[:_CHECKED], data[_CHECKED:]
+        is_ours = base64.urlsafe_b64encode(data).rstrip(b"=").decode() == text and check == _check(principal, place)
+        micros, session_id = msgspec.json.decode(place, type=tuple[int, str]) if is_ours else (None, "")
+    except (ValueError, msgspec.MsgspecError):
+        micros, session_id = None, ""
+    if micros is None:
+        raise Refusal(400, "invalid_cursor", "The cursor was changed, or is not yours. Begin again without one.")
+    return _EPOCH + timedelta(microseconds=micros), session_id
+
+
+def _check(principal: Principal, place: bytes) -> bytes:
+    whose = msgspec.json.encode((principal.user_id, principal.team_id))
+    return hashlib.sha256(whose + b"\0" + place).digest()[:_CHECKED]
