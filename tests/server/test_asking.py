@@ -1,0 +1,154 @@
+"""What is sent is read strictly: each kind of bad body has one answer, and large ones cost nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.requests import Request
+
+from dragoman.errors import JsonError
+from dragoman.server.asking import identifier, json_body, read_as, text_param, whole_number
+from dragoman.server.refusing import Refusal, refusal_from
+
+JSON = {"content-type": "application/json"}
+
+
+def asked(body: bytes | list[bytes] = b"", headers: dict[str, str] | None = None, query: str = "") -> Request:
+    """A request as a server would give it to us."""
+    pieces = [body] if isinstance(body, bytes) else body
+    messages = iter(
+        {"type": "http.request", "body": piece, "more_body": at < len(pieces)} for at, piece in enumerate(pieces, 1)
+    )
+
+    async def receive() -> Any:
+        return next(messages)
+
+    raw = [(name.encode(), value.encode()) for name, value in (JSON if headers is None else headers).items()]
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": query.encode(), "headers": raw}
+    return Request(scope, receive)
+
+
+async def refusal(request: Request) -> tuple[int, str]:
+    """How a body is refused."""
+    try:
+        said = await json_body(request)
+    except JsonError as error:
+        told = refusal_from(error)
+        return told.status, told.code
+    except Refusal as error:
+        return error.status, error.code
+    pytest.fail(f"it was taken as {said!r:.80}")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        pytest.param(b"", 400, "invalid_json", id="empty"),
+        pytest.param(b"{}{}", 400, "invalid_json", id="two values"),
+        pytest.param(b"\xef\xbb\xbf{}", 400, "invalid_json", id="byte order mark"),
+        pytest.param('{"a":1}'.encode("utf-16"), 400, "invalid_json", id="UTF-16"),
+        pytest.param(b'{"a":"\xc0\xaf"}', 400, "invalid_json", id="overlong UTF-8"),
+        pytest.param(b'{"a":"\xff"}', 400, "invalid_json", id="no UTF-8"),
+        pytest.param(b'{"threadId":"a","threadId":"b"}', 400, "duplicate_key", id="the same key twice"),
+        pytest.param(b'{"a":NaN}', 400, "invalid_json", id="NaN"),
+        pytest.param(b"[-Infinity]", 400, "invalid_json", id="infinity"),
+        pytest.param(b'{"a":1e400}', 422, "number_out_of_range", id="no double"),
+        pytest.param(b'{"a":' + b"9" * 5_000 + b"}", 422, "number_out_of_range", id="5,000 digits"),
+        pytest.param(b'{"a":18446744073709551617}', 422, "number_out_of_range", id="beyond 64 bits"),
+        pytest.param(b"[" * 100_000, 400, "too_deep", id="a hundred thousand levels"),
+        pytest.param(b"[" * 65 + b"]" * 65, 400, "too_deep", id="65 levels"),
+        pytest.param(json.dumps({str(n): 0 for n in range(200_000)}).encode(), 422, "too_many_keys", id="200,000 keys"),
+        pytest.param(b'{"a":"\\ud800"}', 400, "invalid_unicode", id="lone surrogate"),
+        pytest.param(b'{"a":"\x01"}', 400, "invalid_json", id="control byte"),
+    ],
+)
+async def test_a_bad_body_is_refused(body: bytes, status: int, code: str) -> None:
+    assert await refusal(asked(body)) == (status, code)
+
+
+async def test_what_may_be_said_comes_back_as_it_was_said() -> None:
+    assert await json_body(asked(b'{"n":9007199254740993,"z":"a\\u0000b"}')) == {"n": 9007199254740993, "z": "a\0b"}
+    assert await json_body(asked(b"[" * 64 + b"]" * 64)) is not None
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonx"])
+async def test_a_body_that_is_not_called_json_is_refused(kind: str | None) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    assert await refusal(asked(b"{}", headers)) == (415, "unsupported_media_type")
+
+
+async def test_a_compressed_body_is_refused() -> None:
+    assert await refusal(asked(b"\x1f\x8b", {**JSON, "content-encoding": "gzip"})) == (415, "unsupported_encoding")
+
+
+async def test_a_body_that_says_that_it_is_too_large_is_not_read() -> None:
+    request = asked([], {**JSON, "content-length": str(4 * 1024 * 1024 + 1)})
+    assert await refusal(request) == (413, "too_large")
+
+
+async def test_a_body_is_read_up_to_the_limit_and_no_further() -> None:
+    taken = 0
+
+    async def pieces() -> AsyncIterator[dict[str, Any]]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield {"type": "http.request", "body": b" " * 65_536, "more_body": True}
+
+    request = asked()
+    request._receive = pieces().__anext__
+    assert await refusal(request) == (413, "too_large")
+    assert taken == 4 * 1024 * 1024 // 65_536 + 1
+
+
+class Rename(msgspec.Struct):
+    title: str
+    tags: list[int] = []
+
+
+def test_what_does_not_fit_is_named_by_its_path() -> None:
+    assert read_as({"title": "x", "tags": [1]}, Rename) == Rename("x", [1])
+    with pytest.raises(Refusal, match=r"Expected `int`, got `str` - at `\$\.tags\[1\]`") as caught:
+        read_as({"title": "x", "tags": [1, "2"]}, Rename)
+    assert (caught.value.status, caught.value.code) == (422, "invalid_request")
+
+
+@pytest.mark.parametrize("said", ["-1", "0", "1e9", "abc", "10;drop", "", "٣", "1.0", "9" * 30, "+5", " 5"])
+def test_what_is_no_number_in_a_query_is_refused(said: str) -> None:
+    from urllib.parse import quote
+
+    with pytest.raises(Refusal) as caught:
+        whole_number(asked(query=f"limit={quote(said)}"), "limit", default=50)
+    assert caught.value.status == 422
+
+
+def test_a_number_that_is_too_large_is_capped() -> None:
+    assert whole_number(asked(query="limit=1000"), "limit", default=50, most=200) == 200
+    assert whole_number(asked(), "limit", default=50) == 50
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("", "missing_parameter"),
+        ("q=a&q=b", "duplicate_parameter"),
+        ("q=a%00b", "invalid_character"),
+        (f"q={'a' * 1001}", "invalid_parameter"),
+    ],
+)
+def test_a_text_of_a_query_is_said_once_and_has_an_end(query: str, code: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        text_param(asked(query=query), "q")
+    assert (caught.value.status, caught.value.code) == (422, code)
+
+
+@pytest.mark.parametrize("said", ["", "a b", "a/b", "ü", "a" * 129, "a\n", "../x"])
+def test_an_id_has_letters_digits_and_four_signs(said: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        identifier(said, "threadId")
+    assert (caught.value.status, caught.value.code) == (422, "invalid_id")
+    assert identifier("A-z_0.9:" * 16, "threadId")
