@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RECORDER := .cache/recorder
+PAGE := src/dragoman/web/static/index.html
 TYPED := src/dragoman $(if $(wildcard scripts/*.py),scripts)
 UV_VERSION := 0.13.7
 
@@ -25,15 +26,15 @@ help: ## List the verbs
 	@echo "make VERB, where VERB is one of"
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Make .venv with everything that the other verbs need
+setup: $(STAMP) $(PAGE) ## Make .venv with everything that the other verbs need, and build the web page
 
 # Without a terminal, in a pipe or on an integration server, the embedded model answers one question instead.
-run: $(STAMP) ## Talk with the embedded model, in the terminal (RUN_ARGS="tour" shows the format; or any other command)
+run: $(STAMP) $(PAGE) ## Talk with the embedded model, in the terminal (RUN_ARGS="tour" shows the format; or any other command)
 	@if [ -n "$(RUN_ARGS)" ]; then exec $(BIN)/dragoman $(RUN_ARGS); \
 	elif [ -t 0 ] && [ -t 1 ]; then exec $(BIN)/dragoman chat --model local; \
 	else exec $(BIN)/dragoman ask --model local --max-tokens 60 "Say hello in one sentence." </dev/null; fi
 
-test: check ## Run every check and every test (PYTEST_ARGS="-k name" for some of them)
+test: check $(PAGE) ## Run every check and every test (PYTEST_ARGS="-k name" for some of them)
 	$(BIN)/pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 faults: $(STAMP) ## Kill, cut off, fill and damage stores and turns for a long time: about half an hour, best as root on Linux
@@ -81,6 +82,7 @@ lock: ## Pin every dependency, with hashes, in requirements/ (LOCK_ARGS=--upgrad
 
 clean: ## Remove everything that can be made again, .venv included
 	rm -rf $(VENV) site build dist .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf web/node_modules src/dragoman/web
 	find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # --- set-up ----------------------------------------------------------------------------------------------------------
@@ -90,6 +92,11 @@ $(STAMP): pyproject.toml requirements/dev.txt
 	@test -x $(BIN)/pip || { echo "Making $(VENV) with $(PYTHON)"; $(create_venv); }
 	$(BIN)/pip install --quiet --require-hashes -r requirements/dev.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The page is built by Node.js of the wheel, from sources and pins in web/; it needs nothing else once it is built.
+$(PAGE): $(STAMP) scripts/build_page.py $(filter-out web/node_modules/%,$(wildcard web/*.* web/src/*.* web/src/styles/*.*))
+	@$(BIN)/python -m scripts.build_page
 	@touch $@
 
 $(RECORDER)/.installed: requirements/record.txt scripts/package.json scripts/package-lock.json

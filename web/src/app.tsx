@@ -1,0 +1,42 @@
+// The frame: the list at the side, the page beside it, and whatever stands in front of both.
+import { needsKey } from "./api.ts";
+import { useCell } from "./cell.ts";
+import { Dialogs } from "./dialogs.tsx";
+import { KeyPrompt } from "./key-prompt.tsx";
+import { PAGES, type Page } from "./pages.tsx";
+import * as shelf from "./shelf.ts";
+import { Sidebar } from "./sidebar.tsx";
+
+export function App() {
+  const route = useCell(shelf.route);
+  const isDrawerOpen = useCell(shelf.isDrawerOpen);
+  const notice = useCell(shelf.notice);
+  const isLocked = useCell(needsKey);
+  const page = PAGES.find((one) => one.name === route.page) ?? (PAGES[0] as Page);
+  return (
+    <>
+      <a class="skip" href="#words" onClick={skip}>
+        Skip to the message field
+      </a>
+      <div class={`frame ${isDrawerOpen ? "drawer-open" : ""}`}>
+        <Sidebar />
+        <div class="backdrop" onClick={() => shelf.isDrawerOpen.set(false)} />
+        <main inert={isDrawerOpen && isNarrow()}>{page.show()}</main>
+      </div>
+      <Dialogs />
+      {isLocked && <KeyPrompt />}
+      <div class="notice" role="status">
+        {notice && <span>{notice}</span>}
+      </div>
+    </>
+  );
+}
+
+function isNarrow(): boolean {
+  return matchMedia("(max-width: 48rem)").matches;
+}
+
+function skip(event: Event): void {
+  event.preventDefault();
+  document.querySelector<HTMLElement>("#words")?.focus();
+}

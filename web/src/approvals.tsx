@@ -1,0 +1,87 @@
+// What a run waits for: calls that somebody has to allow, one decision for each, sent together.
+import { useState } from "preact/hooks";
+import { Code, gist } from "./call.tsx";
+import type { Conversation } from "./conversation.ts";
+import { prettyJson } from "./format.ts";
+import { Icon } from "./icons.tsx";
+import type { CallPart, View } from "./view.ts";
+import type { Decision, Interrupt } from "./wire.ts";
+
+export function Approvals({ conversation, view }: { conversation: Conversation; view: View }) {
+  const [decided, setDecided] = useState<Record<string, Decision>>({});
+  const open = view.interrupts.filter((one) => !(one.id in decided));
+  const current = open[0];
+  if (!view.interrupts.length || view.run.state !== "idle" || !current) return null;
+  const decide = (decision: Decision) => {
+    const all = { ...decided, [decision.interruptId]: decision };
+    setDecided(all);
+    if (open.length > 1) return;
+    void conversation.decide(view.interrupts.map((one) => all[one.id] as Decision)).then((isTaken) => !isTaken && setDecided({}));
+  };
+  const number = view.interrupts.length > 1 ? `${view.interrupts.length - open.length + 1} of ${view.interrupts.length}` : null;
+  return <Approval key={current.id} interrupt={current} call={callOf(view, current)} number={number} onDecide={decide} />;
+}
+
+function callOf(view: View, { toolCallId }: Interrupt): CallPart | null {
+  const calls = view.items.flatMap((item) => (item.kind === "answer" ? item.parts : [])).filter((part) => part.kind === "call");
+  return calls.findLast((part) => part.id === toolCallId) ?? null;
+}
+
+interface ApprovalProps {
+  interrupt: Interrupt;
+  call: CallPart | null;
+  number: string | null;
+  onDecide: (decision: Decision) => void;
+}
+
+function Approval({ interrupt, call, number, onDecide }: ApprovalProps) {
+  const given = prettyJson(call?.input || "{}");
+  const [edited, setEdited] = useState<string | null>(null);
+  const [fault, setFault] = useState<string | null>(null);
+  const resolve = (payload: NonNullable<Decision["payload"]>) => onDecide({ interruptId: interrupt.id, status: "resolved", payload });
+  const approve = () => {
+    if (edited === null || edited === given) return resolve({ approved: true });
+    try {
+      resolve({ approved: true, editedArgs: JSON.parse(edited) as unknown });
+    } catch {
+      setFault("This is not JSON yet.");
+    }
+  };
+  return (
+    <section class="approval" aria-label="A tool waits for your decision" role="group">
+      <p>
+        <Icon name="tool" size={16} />
+        <span>
+          May <strong>{call?.name ?? "a tool"}</strong> do this? {number && <span class="muted">({number})</span>}
+        </span>
+      </p>
+      {interrupt.message && <p class="muted small">{interrupt.message}</p>}
+      {edited === null ? (
+        <Code text={given} language="json" />
+      ) : (
+        <label class="field">
+          Arguments
+          <textarea rows={Math.min(12, edited.split("\n").length + 1)} spellcheck={false} value={edited} onInput={(event) => (setEdited(event.currentTarget.value), setFault(null))} />
+        </label>
+      )}
+      {fault && <p class="unfinished" role="alert">{fault}</p>}
+      <div class="row end">
+        {edited === null ? (
+          <button type="button" onClick={() => setEdited(given)} aria-label={`Edit the arguments ${gist(given)}`}>
+            Edit
+          </button>
+        ) : (
+          <button type="button" onClick={() => (setEdited(null), setFault(null))}>
+            As it was
+          </button>
+        )}
+        <button type="button" onClick={() => resolve({ approved: false, reason: "The user declined." })}>
+          Decline
+        </button>
+        <button type="button" class="primary" onClick={approve}>
+          Allow
+        </button>
+      </div>
+    </section>
+  );
+}

@@ -1,0 +1,46 @@
+// A call of a tool: its name, what it was called with, and what it answered.
+import { prettyJson } from "./format.ts";
+import { Icon } from "./icons.tsx";
+import { codeBlock } from "./markdown.ts";
+import type { CallPart } from "./view.ts";
+
+export function Call({ part, isWaiting }: { part: CallPart; isWaiting: boolean }) {
+  const state = isWaiting ? "waits for you" : part.problem ? "not run" : part.result ? (part.result.isError ? "failed" : "done") : part.isOpen ? "being written" : "running";
+  return (
+    <details class={`call ${part.result?.isError || part.problem ? "failed" : ""}`}>
+      <summary>
+        <Icon name="tool" size={15} />
+        <span class="name">{part.name}</span>
+        <span class="gist">{gist(part.input)}</span>
+        <span class={`state ${state === "running" ? "shimmer" : ""}`}>
+          {state === "done" && <Icon name="check" size={14} />}
+          {state}
+        </span>
+      </summary>
+      <div class="inside">
+        {part.problem && <p class="unfinished">{part.problem}</p>}
+        <Code text={prettyJson(part.input || "{}")} language="json" />
+        {part.result && <Code text={prettyJson(part.result.text) || "(nothing)"} language={isJson(part.result.text) ? "json" : part.result.isError ? "error" : "result"} />}
+        {part.result?.images.map((url, at) => <img key={at} class="picture" src={url} alt={`Picture ${at + 1} of the result`} />)}
+      </div>
+    </details>
+  );
+}
+
+export function Code({ text, language }: { text: string; language: string }) {
+  return <div class="prose" dangerouslySetInnerHTML={{ __html: codeBlock(text, language) }} />;
+}
+
+// One line that tells calls apart: the values of its arguments.
+export function gist(input: string): string {
+  try {
+    const values = Object.values(JSON.parse(input || "{}") as Record<string, unknown>);
+    return values.map((value) => (typeof value === "string" ? value : JSON.stringify(value))).join(" · ").slice(0, 120);
+  } catch {
+    return "";
+  }
+}
+
+function isJson(text: string): boolean {
+  return /^\s*[[{]/.test(text) && prettyJson(text) !== text;
+}

@@ -1,0 +1,170 @@
+// A conversation that is open: what is shown of it, and what can be done with it.
+//
+// It loads what is stored, begins runs and follows them, and puts the stored messages in the place of what had streamed.
+// The one rule: the view changes through apply and withRows, or by a field that says so by its name.
+import * as api from "./api.ts";
+import { Cell } from "./cell.ts";
+import { follow, type Follower } from "./following.ts";
+import { ulid } from "./ids.ts";
+import { apply } from "./reducer.ts";
+import { firstSeq, lastSeq, withRows } from "./rows.ts";
+import { emptyView, isBusy, type Enclosure, type UserItem, type View } from "./view.ts";
+import type { Decision, Stored } from "./wire.ts";
+
+export interface Draft {
+  text: string;
+  files: Stored[];
+}
+
+export class Conversation {
+  readonly id: string;
+  readonly view: Cell<View>;
+  readonly onSettled: () => void;
+  #ending = new AbortController();
+
+  constructor(id: string, isNew: boolean, onSettled: () => void) {
+    this.id = id;
+    this.view = new Cell(emptyView(id, !isNew));
+    this.onSettled = onSettled;
+    if (!isNew) void this.load();
+  }
+
+  close(): void {
+    this.#ending.abort();
+  }
+
+  // --- reading -------------------------------------------------------------------------------------------------------
+
+  async load(): Promise<void> {
+    await this.#trying(async () => {
+      const page = await api.messages(this.id);
+      this.view.change((view) => withRows(view, page.messages, page.hasMore));
+    });
+    this.view.change((view) => ({ ...view, isLoading: false }));
+    void this.#join();
+  }
+
+  async loadEarlier(): Promise<void> {
+    await this.#trying(async () => {
+      const page = await api.messages(this.id, { beforeSeq: firstSeq(this.view.value) });
+      this.view.change((view) => withRows(view, page.messages, page.hasMore));
+    });
+  }
+
+  // Earlier pages, until a message is there.
+  async loadBackTo(messageId: string): Promise<void> {
+    while (this.view.value.hasEarlier && !this.view.value.items.some((item) => item.id === messageId)) {
+      const before = firstSeq(this.view.value);
+      await this.loadEarlier();
+      if (firstSeq(this.view.value) === before) return;
+    }
+  }
+
+  async #loadNew(): Promise<void> {
+    let after = Math.max(0, lastSeq(this.view.value) - 1);
+    for (let hasMore = true; hasMore; after = lastSeq(this.view.value)) {
+      const page = await api.messages(this.id, { afterSeq: after });
+      hasMore = page.hasMore && page.messages.length > 0;
+      this.view.change((view) => withRows(view, page.messages));
+    }
+  }
+
+  // --- runs ----------------------------------------------------------------------------------------------------------
+
+  async send(draft: Draft, model: string | null): Promise<boolean> {
+    const message = { id: ulid(), role: "user", content: contentOf(draft) };
+    this.view.change((view) => ({ ...view, items: [...view.items, asked(message.id, draft)], interrupts: [], problem: null }));
+    const isTaken = await this.#run({ messages: [message], forwardedProps: model ? { model } : {} });
+    if (!isTaken) this.view.change((view) => ({ ...view, items: view.items.filter((item) => item.id !== message.id) }));
+    return isTaken;
+  }
+
+  async decide(decisions: Decision[]): Promise<boolean> {
+    return this.#run({ messages: [], forwardedProps: {}, resume: decisions });
+  }
+
+  async stop(): Promise<void> {
+    const { run } = this.view.value;
+    if (run.state === "idle" || run.state === "stopping") return;
+    this.view.change((view) => ({ ...view, run: { state: "stopping", runId: run.runId } }));
+    await this.#trying(() => api.cancel(this.id));
+  }
+
+  async #run(input: Record<string, unknown>): Promise<boolean> {
+    const runId = `run_${ulid()}`;
+    const asked = { threadId: this.id, runId, protocolVersion: "1.0", state: {}, tools: [], context: [], ...input };
+    this.view.change((view) => ({ ...view, run: { state: "starting", runId }, problem: null }));
+    return this.#follow({ start: (signal) => api.run(asked, signal) });
+  }
+
+  // Whether a run goes on that was begun elsewhere, or before the page was loaded: then it is followed from its start.
+  async #join(): Promise<void> {
+    const about = await api.current(this.id, this.#ending.signal).catch(() => null);
+    if (!about || isBusy(this.view.value)) return;
+    this.view.change((view) => ({ ...view, lastEvent: about.lastEvent, interrupts: about.interrupts }));
+    if (about.runId === null) return;
+    const runId = about.runId;
+    this.view.change((view) => ({ ...view, run: { state: "running", runId }, lastEvent: about.firstEvent - 1, items: stored(view) }));
+    await this.#follow({ start: (signal) => api.events(this.id, about.firstEvent - 1, signal) });
+  }
+
+  async #follow({ start }: Pick<Follower, "start">): Promise<boolean> {
+    const signal = this.#ending.signal;
+    let isTaken = false;
+    try {
+      for await (const happened of follow({ start, thread: this.id, after: this.view.value.lastEvent, signal })) {
+        if (happened.kind === "event") {
+          isTaken = true;
+          this.view.change((view) => apply(view, happened));
+        } else this.#connection(happened.kind === "lost" ? happened.attempt : 0);
+      }
+    } catch (error) {
+      this.view.change((view) => ({ ...view, run: { state: "idle" }, problem: api.problemFrom(error) }));
+    }
+    if (!signal.aborted) await this.#settle(isTaken);
+    return isTaken;
+  }
+
+  #connection(attempt: number): void {
+    this.view.change((view) => {
+      if (view.run.state === "idle") return view;
+      const { runId } = view.run;
+      return { ...view, run: attempt ? { state: "lost", runId, attempt } : { state: "running", runId } };
+    });
+  }
+
+  async #settle(isTaken: boolean): Promise<void> {
+    if (isTaken) await this.#loadNew().catch(() => undefined); // what streamed stays on the page then
+    this.onSettled();
+  }
+
+  async #trying(deed: () => Promise<void>): Promise<void> {
+    try {
+      await deed();
+    } catch (error) {
+      if (!this.#ending.signal.aborted) this.view.change((view) => ({ ...view, problem: api.problemFrom(error) }));
+    }
+  }
+}
+
+// What a run that goes on has stored so far is told again by its events.
+function stored(view: View): View["items"] {
+  const question = view.items.findLastIndex((item) => item.kind === "user");
+  return view.items.slice(0, question + 1);
+}
+
+function contentOf({ text, files }: Draft): unknown {
+  if (!files.length) return text;
+  const words = text ? [{ type: "text", text }] : [];
+  return [...words, ...files.map(partOf)];
+}
+
+function partOf(file: Stored): unknown {
+  const type = file.mime_type.startsWith("image/") ? "image" : "document";
+  return { type, source: { type: "url", value: file.url, mimeType: file.mime_type }, metadata: { filename: file.name ?? "" } };
+}
+
+function asked(id: string, { text, files }: Draft): UserItem {
+  const enclosures: Enclosure[] = files.map((file) => ({ place: file, url: api.ours(file.url), mime: file.mime_type, name: file.name ?? null }));
+  return { kind: "user", id, seq: null, text, enclosures, at: null };
+}

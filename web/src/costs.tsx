@@ -1,0 +1,113 @@
+// What was spent, by day and by model.
+import { useEffect, useRef, useState } from "preact/hooks";
+import uPlot from "uplot";
+import * as api from "./api.ts";
+import { useCell } from "./cell.ts";
+import { count, dollars, modelName } from "./format.ts";
+import { IconButton } from "./icons.tsx";
+import * as shelf from "./shelf.ts";
+import { theme } from "./theme.ts";
+
+const DAY_S = 86_400;
+
+export function Costs() {
+  const [cost, setCost] = useState<api.Cost | null>(null);
+  useEffect(() => void shelf.trying(async () => setCost(await api.cost())), []);
+  return (
+    <section class="page" aria-labelledby="costs-title">
+      <header class="head row">
+        <IconButton icon="menu" label="Conversations" class="narrow-only" onClick={() => shelf.isDrawerOpen.set(true)} />
+        <h1 id="costs-title">Costs</h1>
+      </header>
+      <div class="scroll" tabindex={0} role="region" aria-label="Costs">
+        <div class="measure">
+          {cost === null && <p class="hint">Adding up …</p>}
+          {cost?.byDay.length === 0 && <p class="hint">Nothing was spent yet. Every answer leaves its receipt here.</p>}
+          {cost !== null && cost.byDay.length > 0 && (
+            <>
+              <p class="figure">
+                {dollars(Number(cost.totalUsd))} <span class="muted">in all, by our own price table; days are in UTC</span>
+              </p>
+              <Plot days={cost.byDay} />
+              <ModelTable models={cost.byModel} />
+            </>
+          )}
+        </div>
+      </div>
+    </section>
+  );
+}
+
+function ModelTable({ models }: { models: api.Total[] }) {
+  return (
+    <div class="table prose" tabindex={0} role="region" aria-label="Costs by model">
+      <table>
+        <thead>
+          <tr>
+            <th>Model</th>
+            <th align="right">Answers</th>
+            <th align="right">Tokens in</th>
+            <th align="right">Tokens out</th>
+            <th align="right">Cost</th>
+          </tr>
+        </thead>
+        <tbody>
+          {models.map((one) => (
+            <tr key={one.group}>
+              <td>{modelName(one.group ?? "unknown")}</td>
+              <td align="right">{count(one.messages)}</td>
+              <td align="right">{count(one.inputTokens + one.cachedInputTokens + one.cacheCreationInputTokens)}</td>
+              <td align="right">{count(one.outputTokens)}</td>
+              <td align="right">{dollars(Number(one.costUsd))}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+// One bar for each day, days without a cost included.
+export function series(days: readonly api.Total[]): [number[], number[]] {
+  const known = new Map(days.map((one) => [Date.parse(`${one.group}T00:00:00Z`) / 1000, Number(one.costUsd)]));
+  const times = [...known.keys()].filter(Number.isFinite).sort((one, other) => one - other);
+  const [first, last] = [times[0], times.at(-1)];
+  if (first === undefined || last === undefined) return [[], []];
+  const begin = Math.min(first, last - 6 * DAY_S);
+  const all = Array.from({ length: Math.round((last - begin) / DAY_S) + 1 }, (_, at) => begin + at * DAY_S);
+  return [all, all.map((time) => known.get(time) ?? 0)];
+}
+
+function Plot({ days }: { days: api.Total[] }) {
+  const place = useRef<HTMLDivElement>(null);
+  const chosen = useCell(theme);
+  useEffect(() => {
+    const box = place.current;
+    if (!box) return;
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name: string) => style.getPropertyValue(name).trim();
+    const axis: uPlot.Axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
+    const plot = new uPlot(
+      {
+        width: box.clientWidth,
+        height: 240,
+        cursor: { show: false },
+        legend: { show: false },
+        tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
+        scales: { x: { range: (_, from, to) => [from - DAY_S / 2, to + DAY_S / 2] }, y: { range: (_, __, most) => [0, most * 1.1 || 1] } },
+        axes: [
+          { ...axis, grid: { show: false }, incrs: [DAY_S, 2 * DAY_S, 7 * DAY_S, 28 * DAY_S], values: (_, times) => times.map((time) => new Date(time * 1000).toLocaleDateString("en", { month: "short", day: "numeric", timeZone: "UTC" })) },
+          { ...axis, size: 72, values: (_, amounts) => amounts.map((amount) => dollars(amount)) },
+        ],
+        series: [{}, { fill: colour("--accent"), stroke: colour("--accent"), paths: uPlot.paths.bars?.({ size: [0.6, 40], radius: 0.15 }) as uPlot.Series.PathBuilder, points: { show: false } }],
+      },
+      series(days),
+      box,
+    );
+    const resize = new ResizeObserver(() => plot.setSize({ width: box.clientWidth, height: 240 }));
+    resize.observe(box);
+    return () => (resize.disconnect(), plot.destroy());
+  }, [days, chosen]);
+  const told = days.map((one) => `${one.group}: ${dollars(Number(one.costUsd))}`).join(", ");
+  return <div class="plot" ref={place} role="img" aria-label={`Costs by day. ${told}`} />;
+}

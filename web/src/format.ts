@@ -1,0 +1,67 @@
+// Numbers and times as people read them.
+const whole = new Intl.NumberFormat("en");
+
+export function count(number: number): string {
+  return whole.format(number);
+}
+
+export function plural(number: number, one: string, several = `${one}s`): string {
+  return `${count(number)} ${number === 1 ? one : several}`;
+}
+
+// Cents where there are some; below a cent, two digits that say something.
+export function dollars(amount: number): string {
+  if (amount === 0) return "$0.00";
+  if (Math.abs(amount) >= 0.1) return `$${amount.toFixed(2)}`;
+  const digits = Math.min(8, 1 - Math.floor(Math.log10(Math.abs(amount))));
+  return `$${amount.toFixed(digits)}`;
+}
+
+export function duration(ms: number): string {
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;
+  return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+}
+
+export function shortTokens(number: number): string {
+  if (number >= 1_000_000) return `${trimmed(number / 1_000_000)}M`;
+  return number >= 1000 ? `${trimmed(number / 1000)}k` : String(number);
+}
+
+function trimmed(number: number): string {
+  return number >= 10 ? String(Math.round(number)) : number.toFixed(1).replace(/\.0$/, "");
+}
+
+export function bytes(number: number): string {
+  if (number < 1000) return `${number} B`;
+  return number < 1_000_000 ? `${Math.round(number / 1000)} kB` : `${(number / 1_000_000).toFixed(1)} MB`;
+}
+
+const DAY = 86_400_000;
+
+// Under which heading a conversation stands in the list.
+export function era(when: Date, now: Date): string {
+  const today = new Date(now.getFullYear(), now.getMonth(), now.getDate()).getTime();
+  const time = when.getTime();
+  if (time >= today) return "Today";
+  if (time >= today - DAY) return "Yesterday";
+  return time >= today - 6 * DAY ? "This week" : when.toLocaleDateString("en", { month: "long", year: "numeric" });
+}
+
+export function moment(when: string): string {
+  return new Date(when).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" });
+}
+
+// The name of a model without its provider.
+export function modelName(id: string): string {
+  return id.slice(id.indexOf(":") + 1);
+}
+
+// JSON for reading; what is no JSON, or not yet, stays as it is.
+export function prettyJson(text: string): string {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}

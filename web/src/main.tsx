@@ -1,0 +1,15 @@
+// The page begins here.
+import { render } from "preact";
+import { App } from "./app.tsx";
+import { tryNow } from "./following.ts";
+import * as shelf from "./shelf.ts";
+import { listenForShortcuts } from "./shortcuts.ts";
+import { applyTheme } from "./theme.ts";
+
+applyTheme();
+shelf.followAddress();
+listenForShortcuts();
+addEventListener("online", tryNow);
+void shelf.loadThreads();
+void shelf.loadModels();
+render(<App />, document.getElementById("app") as HTMLElement);

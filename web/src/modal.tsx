@@ -1,0 +1,40 @@
+// A dialog in front of the page. The browser keeps the focus inside of it, and gives it back.
+import type { ComponentChildren } from "preact";
+import { useEffect, useId, useRef } from "preact/hooks";
+import { IconButton } from "./icons.tsx";
+
+interface ModalProps {
+  title: string;
+  onClose: () => void;
+  children: ComponentChildren;
+  class?: string;
+}
+
+export function Modal({ title, onClose, children, class: look = "" }: ModalProps) {
+  const element = useRef<HTMLDialogElement>(null);
+  const heading = useId();
+  useEffect(() => {
+    const before = document.activeElement as HTMLElement | null;
+    element.current?.showModal();
+    element.current?.querySelector<HTMLElement>("[autofocus]")?.focus();
+    return () => before?.focus?.();
+  }, []);
+  const onCancel = (event: Event) => {
+    event.preventDefault();
+    onClose();
+  };
+  const onPress = (event: MouseEvent) => {
+    if (event.target === element.current) onClose();
+  };
+  return (
+    <dialog ref={element} class={look} aria-labelledby={heading} onCancel={onCancel} onMouseDown={onPress}>
+      <div class="dialog">
+        <header class="row between">
+          <h2 id={heading}>{title}</h2>
+          <IconButton icon="close" label="Close" onClick={onClose} />
+        </header>
+        {children}
+      </div>
+    </dialog>
+  );
+}

@@ -1,0 +1,126 @@
+// From the events of a run to what is shown: apply(view, numbered event) -> view.
+//
+// What a run says gathers in one live answer, part after part, until the stored messages take its place (rows.ts).
+// The one rule: an event is applied once. Its number tells; one that was seen before changes nothing.
+import type { Event } from "./wire.ts";
+import type { AnswerItem, CallPart, Item, Part, Problem, Result, View } from "./view.ts";
+
+export const LIVE = "live";
+
+export interface Numbered {
+  number: number | null; // none: the server did not say
+  event: Event;
+}
+
+export function apply(view: View, { number, event }: Numbered): View {
+  if (number !== null && number <= view.lastEvent) return view;
+  const next = applied(view, event);
+  return number === null ? next : { ...next, lastEvent: number };
+}
+
+function applied(view: View, event: Event): View {
+  switch (event.type) {
+    case "RUN_STARTED":
+      return { ...view, run: { state: "running", runId: event.runId }, interrupts: [], problem: null, step: null };
+    case "RUN_FINISHED":
+      return {
+        ...settled(view),
+        interrupts: event.outcome?.type === "interrupt" ? event.outcome.interrupts : [],
+      };
+    case "RUN_ERROR":
+      return { ...settled(view), problem: problemOf(event.code ?? null, event.message) };
+    case "STEP_STARTED":
+      return { ...view, step: event.stepName };
+    case "STEP_FINISHED":
+      return { ...view, step: null };
+    case "TEXT_MESSAGE_START":
+      return event.role === "user" ? view : withPart(view, { kind: "text", id: event.messageId, text: "" });
+    case "TEXT_MESSAGE_CONTENT":
+      return changed(view, "text", event.messageId, (part) => ({ ...part, text: part.text + event.delta }));
+    case "REASONING_MESSAGE_START":
+      return withPart(view, { kind: "thinking", id: event.messageId, text: "", isOpen: true });
+    case "REASONING_MESSAGE_CONTENT":
+      return changed(view, "thinking", event.messageId, (part) => ({ ...part, text: part.text + event.delta }));
+    case "REASONING_MESSAGE_END":
+      return changed(view, "thinking", event.messageId, (part) => ({ ...part, isOpen: false }));
+    case "TOOL_CALL_START":
+      return withPart(view, begunCall(event.toolCallId, event.toolCallName));
+    case "TOOL_CALL_ARGS":
+      return changed(view, "call", event.toolCallId, (part) => ({ ...part, input: part.input + event.delta }));
+    case "TOOL_CALL_END":
+      return changed(view, "call", event.toolCallId, (part) => ({ ...part, isOpen: false }));
+    case "TOOL_CALL_RESULT":
+      return changed(view, "call", event.toolCallId, (part) => ({ ...part, result: resultOf(event.content) }));
+    default:
+      return view;
+  }
+}
+
+// A message may be opened again after a call: what follows then is a part of its own.
+function withPart(view: View, part: Part): View {
+  const live = view.items.at(-1);
+  if (live?.kind === "answer" && live.id === LIVE) {
+    return { ...view, items: [...view.items.slice(0, -1), { ...live, parts: [...live.parts, part] }] };
+  }
+  return { ...view, items: [...view.items, liveAnswer([part])] };
+}
+
+export function liveAnswer(parts: Part[]): AnswerItem {
+  return { kind: "answer", id: LIVE, seq: null, parts, model: null, why: null, receipt: null, status: "live", at: null };
+}
+
+type PartOf<Kind extends Part["kind"]> = Extract<Part, { kind: Kind }>;
+
+// The newest part of that kind and id is changed, wherever it is: the result of an approved call belongs to an answer
+// of an earlier run.
+function changed<Kind extends Part["kind"]>(
+  view: View,
+  kind: Kind,
+  id: string,
+  change: (part: PartOf<Kind>) => Part,
+): View {
+  for (let at = view.items.length - 1; at >= 0; at--) {
+    const item = view.items[at] as Item;
+    if (item.kind !== "answer") continue;
+    const place = item.parts.findLastIndex((part) => part.kind === kind && part.id === id);
+    if (place < 0) continue;
+    const parts = item.parts.with(place, change(item.parts[place] as PartOf<Kind>));
+    return { ...view, items: view.items.with(at, { ...item, parts }) };
+  }
+  return view;
+}
+
+function begunCall(id: string, name: string): CallPart {
+  return { kind: "call", id, name, input: "", isOpen: true, result: null, problem: null };
+}
+
+function resultOf(content: string | { type: string; text?: string }[]): Result {
+  const text = typeof content === "string" ? content : content.map((part) => part.text ?? `[${part.type}]`).join("\n");
+  return { text, images: [], isError: false };
+}
+
+function settled(view: View): View {
+  const items = view.items.map((item) => (item.kind === "answer" && item.id === LIVE ? closed(item) : item));
+  return { ...view, items, run: { state: "idle" }, step: null };
+}
+
+function closed(item: AnswerItem): AnswerItem {
+  const parts = item.parts.map((part) => ("isOpen" in part && part.isOpen ? { ...part, isOpen: false } : part));
+  return { ...item, parts };
+}
+
+const ADVICE: Record<string, [string, string]> = {
+  interrupted: ["The server went away in the middle of this answer.", "What had arrived is kept. Ask again, or go on from here."],
+  server_stopping: ["The server was stopped in the middle of this answer.", "What had arrived is kept. Ask again when it is back."],
+  authentication_failed: ["The provider did not take the key.", "Check it with dragoman login, or choose another model."],
+  missing_key: ["There is no key for this provider.", "Add one with dragoman login, or choose another model."],
+  rate_limited: ["The provider asks for a pause.", "Wait a little and ask again, or choose another model."],
+  context_length_exceeded: ["The conversation is too long for this model.", "Choose a model with more room, or fork at an earlier message."],
+  run_in_progress: ["An answer is still on its way in this conversation.", "Wait for it, or stop it first."],
+  budget_exceeded: ["The budget for this conversation is spent.", "Raise it in the routing policy, or choose a cheaper model."],
+};
+
+export function problemOf(code: string | null, message: string, requestId: string | null = null): Problem {
+  const [title, advice] = ADVICE[code ?? ""] ?? [message || "Something went wrong.", "Ask again. If it stays like this, the log of the server says more."];
+  return { title, advice, code, requestId };
+}

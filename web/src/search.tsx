@@ -1,0 +1,66 @@
+// What a search across all conversations found.
+import { useEffect, useState } from "preact/hooks";
+import * as api from "./api.ts";
+import { plural } from "./format.ts";
+import { hashOf } from "./route.ts";
+import * as shelf from "./shelf.ts";
+import type { Hit } from "./wire.ts";
+
+const PAUSE_MS = 150;
+
+export function SearchResults({ words }: { words: string }) {
+  const [hits, setHits] = useState<Hit[] | null>(null);
+  useEffect(() => {
+    const ending = new AbortController();
+    const timer = setTimeout(() => void shelf.trying(async () => setHits(await found(words, ending.signal))), PAUSE_MS);
+    return () => (clearTimeout(timer), ending.abort());
+  }, [words]);
+  if (hits === null) return <p class="hint">Searching …</p>;
+  return (
+    <>
+      <p class="hint" role="status">
+        {hits.length ? plural(hits.length, "message") : "Nothing was found. Try fewer or other words."}
+      </p>
+      <ul>
+        {hits.map((hit) => (
+          <li class="thread" key={`${hit.threadId}:${hit.seq}`}>
+            <a href={hashOf({ id: hit.threadId, at: hit.messageId })}>
+              <span class="title">{hit.title || shelf.thread(hit.threadId)?.title || "Untitled"}</span>
+              <span class="snippet found">
+                <span class="who">{hit.role === "user" ? "You" : hit.role}</span> <Marked hit={hit} />
+              </span>
+            </a>
+          </li>
+        ))}
+      </ul>
+    </>
+  );
+}
+
+async function found(words: string, signal: AbortSignal): Promise<Hit[]> {
+  try {
+    return await api.search(words, signal);
+  } catch (error) {
+    if (signal.aborted) return [];
+    throw error;
+  }
+}
+
+function Marked({ hit: { snippet, highlights } }: { hit: Hit }) {
+  let at = 0;
+  return (
+    <>
+      {highlights.map(([from, to]) => {
+        const before = snippet.slice(at, from);
+        at = to;
+        return (
+          <>
+            {before}
+            <mark>{snippet.slice(from, to)}</mark>
+          </>
+        );
+      })}
+      {snippet.slice(at)}
+    </>
+  );
+}

@@ -1,0 +1,141 @@
+// What the server says and is told: the shapes of /api/v1/agent, and the events of AG-UI that the page reads.
+// The one rule: this file has types alone; whoever reads an answer copes with what is missing.
+
+export interface Thread {
+  id: string;
+  title: string | null;
+  model: string | null;
+  snippet: string | null;
+  parentId: string | null;
+  parentSeq: number;
+  lastSeq: number;
+  updatedAt: string;
+}
+
+export interface Hit {
+  threadId: string;
+  seq: number;
+  messageId: string;
+  role: string;
+  snippet: string;
+  highlights: [number, number][]; // in UTF-16 units, as texts are counted here
+  title?: string | null;
+}
+
+export interface Model {
+  id: string;
+  name: string;
+  provider: string;
+  aliases: string[];
+  contextTokens: number | null;
+  inputUsd: string | null; // for a million tokens
+  outputUsd: string | null;
+  images: boolean;
+  tools: boolean;
+  isConfigured: boolean;
+  isDefault: boolean;
+}
+
+export interface Usage {
+  input_tokens?: number;
+  output_tokens?: number;
+  cached_input_tokens?: number;
+  cache_creation_input_tokens?: number;
+  reasoning_tokens?: number;
+  cost_usd?: string | number;
+  latency_ms?: number;
+}
+
+export interface Place {
+  bucket: string;
+  path: string;
+  mime_type: string;
+}
+
+export interface Block {
+  type: string;
+  text?: string;
+  id?: string;
+  name?: string | null;
+  input?: unknown;
+  input_text?: string; // in place of an input: what cannot be read as one
+  reason?: string;
+  tool_use_id?: string;
+  content?: Block[];
+  is_error?: boolean;
+  source?: { kind: string; data: string };
+  media_type?: string;
+  dialect?: string;
+}
+
+// A message in its place, in the canonical format.
+export interface Row {
+  seq: number;
+  message: {
+    id: string;
+    role: string;
+    content: Block[];
+    metadata: {
+      message_id?: string;
+      model?: string;
+      usage?: Usage;
+      status?: string;
+      routing?: { reason?: string };
+      user_message_attachments?: Place | Place[];
+    };
+    created_at: string;
+  };
+}
+
+export interface Stored extends Place {
+  url: string;
+  name?: string | null;
+  size?: number;
+}
+
+export interface Preflight {
+  model: string;
+  is_possible: boolean;
+  fits: boolean;
+  estimated_input_tokens: number;
+  first_turn_usd: string | null;
+  blockers: string[];
+  kept: number;
+  blocks: { message_id: string; place: number; block_type: string; outcome: "projected" | "left_out"; reason: string }[];
+}
+
+export interface Interrupt {
+  id: string;
+  reason: string;
+  message?: string;
+  toolCallId?: string;
+  metadata?: Record<string, unknown>;
+}
+
+export interface Decision {
+  interruptId: string;
+  status: "resolved" | "cancelled";
+  payload?: { approved: boolean; editedArgs?: unknown; reason?: string };
+}
+
+export type Outcome =
+  | { type: "success"; pendingToolCallIds?: string[] }
+  | { type: "interrupt"; interrupts: Interrupt[] }
+  | { type: "cancelled" };
+
+export type Event =
+  | { type: "RUN_STARTED"; threadId: string; runId: string }
+  | { type: "RUN_FINISHED"; threadId: string; runId: string; outcome?: Outcome }
+  | { type: "RUN_ERROR"; message: string; code?: string }
+  | { type: "STEP_STARTED" | "STEP_FINISHED"; stepName: string }
+  | { type: "TEXT_MESSAGE_START"; messageId: string; role?: string }
+  | { type: "TEXT_MESSAGE_CONTENT"; messageId: string; delta: string }
+  | { type: "TEXT_MESSAGE_END"; messageId: string }
+  | { type: "REASONING_MESSAGE_START" | "REASONING_MESSAGE_END"; messageId: string }
+  | { type: "REASONING_MESSAGE_CONTENT"; messageId: string; delta: string }
+  | { type: "TOOL_CALL_START"; toolCallId: string; toolCallName: string }
+  | { type: "TOOL_CALL_ARGS"; toolCallId: string; delta: string }
+  | { type: "TOOL_CALL_END"; toolCallId: string }
+  | { type: "TOOL_CALL_RESULT"; toolCallId: string; messageId: string; content: string | { type: string; text?: string }[] }
+  | { type: "CUSTOM"; name: string; value: unknown }
+  | { type: "OTHER" }; // whatever else the protocol has, and we do not show
