@@ -21,6 +21,7 @@
     │   ├── UnknownSessionError       no such session in the store
     │   ├── UnknownToolError          no such tool in the registry
     │   ├── UnknownAttachmentError    no such attachment, or somebody else's
+    │   ├── UnknownLetterError        no such letter, or somebody else's
     │   └── UnknownMessageError       no such message in that session
     ├── RoutingError                  no model may answer the turn, so it does not begin
     │   ├── RoutingConstraintError    the model that was chosen may not answer this turn
@@ -35,6 +36,7 @@
     │   ├── ToolFailedError           a tool failed, and its text is for the model to read
     │   └── ToolSourceError           a server of tools cannot be started or reached, or does not behave
     ├── BusError                      the bus cannot take an event
+    ├── TransportError                letters cannot be carried: the broker is not there, or not as it should be
     └── RemoteFaultError              the other side failed: a provider answered with a fault
 
 Every error has a stable ``code`` for programs, and ``where``, ``what`` and ``remedy`` for people; its text is made of
@@ -86,6 +88,8 @@ class JsonError(InputError):
 
 
 class FormatError(InputError):
+    """Codes: invalid_message, unknown_tool_use."""
+
     code = "invalid_message"
 
 
@@ -145,7 +149,8 @@ class EnvelopeError(InputError):
 
 
 class LetterError(InputError):
-    """Codes: invalid_letter, unknown_letter_type, unsupported_protocol_version, inconsistent_result.
+    """Codes: invalid_letter, unknown_letter_type, unsupported_protocol_version, inconsistent_result,
+    sender_mismatch, letter_too_large.
 
     ``problems`` lists every one found, each beginning with its JSON path.
     """
@@ -227,6 +232,12 @@ class UnknownAttachmentError(UnknownNameError):
     code = "attachment_not_found"
 
 
+class UnknownLetterError(UnknownNameError):
+    """The same for what is missing and for what is somebody else's."""
+
+    code = "letter_not_found"
+
+
 class RoutingError(DragomanError):
     code = "routing_error"
 
@@ -280,8 +291,8 @@ class StoreError(DragomanError):
 
 
 class ConflictError(StoreError):
-    """Codes: seq_conflict, id_conflict, idempotency_key_reused, turn_in_flight, session_exists, message_ended,
-    target_exists."""
+    """Codes: seq_conflict, id_conflict, idempotency_key_reused, turn_in_flight, already_answered, session_exists,
+    message_ended, letter_conflict, lease_lost, dependency_cycle, target_exists."""
 
     code = "seq_conflict"
 
@@ -334,6 +345,12 @@ class BusError(DragomanError):
     """Codes: bus_overflow, bus_closed."""
 
     code = "bus_overflow"
+
+
+class TransportError(DragomanError):
+    """Nothing is lost by it: a letter that was taken stays in the outbox. Codes: transport_failed, missing_extra."""
+
+    code = "transport_failed"
 
 
 class RemoteFaultError(DragomanError):

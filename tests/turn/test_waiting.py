@@ -1,0 +1,476 @@
+"""Turns that end while calls wait for somebody else, and go on when they are answered, perhaps in another process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.bus import Event
+from dragoman.errors import ConflictError, FormatError, ToolInputError, ToolSchemaError
+from dragoman.exchange import SideEffects, StopReason, ToolDefinition
+from dragoman.message import (
+    ImageBlock,
+    ImageSource,
+    Message,
+    MessageMetadata,
+    MessageStatus,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from dragoman.rules import check
+from dragoman.store import Store, open_store
+from dragoman.tools import tool
+from dragoman.turn import Agent, Approval, Pending, ResultStored, TurnBegan, TurnEnded
+from tests.strict import call, say
+from tests.turn.ground import DIALECTS, ground
+from tests.turn.test_turn import PIXEL, add, messages, text_of
+
+PLACE = ToolDefinition(
+    name="get_place",
+    description="Where the user is.",
+    input_schema={"type": "object", "properties": {"exact": {"type": "boolean"}}, "additionalProperties": False},
+    side_effects=SideEffects.READ,
+    requires_workspace=False,
+)
+PICTURE = ImageBlock(ImageSource("base64", PIXEL), "image/png")
+
+
+def notes() -> tuple[list[str], Any]:
+    """A tool that needs consent, and what it was run with."""
+    ran: list[str] = []
+
+    @tool(side_effects=SideEffects.WRITE)
+    def note(word: str) -> str:
+        """Note a word."""
+        ran.append(word)
+        return f"noted {word}"
+
+    return ran, note
+
+
+def given(pending: Pending, *content: Any, is_error: bool = False) -> ToolResultBlock:
+    blocks = tuple(TextBlock(part) if isinstance(part, str) else part for part in content)
+    return ToolResultBlock(pending.call_id, blocks, is_error=is_error)
+
+
+async def results(store: Store, session: str) -> dict[str, ToolResultBlock]:
+    found = [block for one in await messages(store, session) for block in one.content]
+    return {block.tool_use_id: block for block in found if isinstance(block, ToolResultBlock)}
+
+
+# --- tools of the caller ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+async def test_a_tool_of_the_caller_is_offered_called_and_answered_in_the_next_turn(
+    dialect: str, *, streamed: bool, tmp_path: Path
+) -> None:
+    async with ground(tmp_path, dialect) as it:
+        agent = await it.agent(tools=[add], streamed=streamed)
+        fake = it.fakes[dialect]
+        fake.answer_with(call("add", {"a": 1, "b": 2}), call("get_place", {"exact": True}))
+        ended = await agent.ask(it.session, "Where am I, and what is 1 + 2?", tools=(PLACE,))
+        (pending,) = ended.pending
+        assert (pending.name, pending.input, pending.why) == ("get_place", {"exact": True}, "caller")
+        assert (ended.stop_reason, ended.fault, ended.llm_calls, ended.tool_calls) == (StopReason.TOOL_USE, None, 1, 1)
+        assert "get_place" in str(fake.bodies[0])
+        assert await agent.pending(it.session) == ended.pending
+
+        fake.say("In Bern, and three.")
+        told = [event async for event in agent.turn(it.session, tools=(PLACE,), answers=(given(pending, "Bern"),))]
+        began, over = told[0], told[-1]
+        assert isinstance(began, TurnBegan)
+        assert began.asked is None
+        assert [row.message.content for row in began.answers] == [(given(pending, "Bern"),)]
+        assert not any(isinstance(event, ResultStored) for event in told)
+        assert isinstance(over, TurnEnded)
+        assert (over.stop_reason, over.pending, over.llm_calls) == (StopReason.END_TURN, (), 1)
+        kept = await messages(it.store, it.session)
+        assert [one.role.value for one in kept] == ["user", "assistant", "tool", "tool", "assistant"]
+        assert check(kept) == ()
+        assert "Bern" in str(fake.bodies[1])
+        assert fake.refused == []
+        assert await agent.pending(it.session) == ()
+        assert [one.status for one in await it.store.tool_calls(it.session)] == ["succeeded", "succeeded"]
+
+
+async def test_what_waits_is_known_to_another_process(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'kept.db'}"
+    async with ground(tmp_path, "anthropic", url=url) as it:
+        _, note = notes()
+        agent = await it.agent(tools=[note], parks=True)
+        it.fakes["anthropic"].answer_with(call("get_place", {}), call("note", {"word": "here"}))
+        ended = await agent.ask(it.session, "Note where I am", tools=(PLACE,))
+        ran, again = notes()
+        async with open_store(url) as store, Agent(store, settings=it.settings, tools=[again], parks=True) as other:
+            assert await other.pending(it.session) == ended.pending
+            place, consent = ended.pending
+            assert (place.why, consent.why) == ("caller", "approval")
+            over = await other.ask(
+                it.session, answers=(given(place, "Bern"),), approvals=(Approval(consent.call_id, approved=True),)
+            )
+            assert over.fault is None
+            assert over.pending == ()
+            assert ran == ["here"]
+        assert it.fakes["anthropic"].refused == []
+
+
+async def test_a_turn_goes_on_when_the_last_pending_call_is_answered(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent()
+        it.fakes["anthropic"].answer_with(call("get_place", {}), call("get_place", {"exact": True}))
+        first, second = (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).pending
+        ended = await agent.ask(it.session, answers=(given(first, "Bern"),))
+        assert ended.pending == (second,)
+        assert (ended.llm_calls, ended.stop_reason) == (0, StopReason.TOOL_USE)
+        assert len(it.fakes["anthropic"].bodies) == 1
+        ended = await agent.ask(it.session, answers=(given(second, "46.9, 7.4", PICTURE, is_error=True),))
+        assert (ended.llm_calls, ended.pending) == (1, ())
+        assert (await results(it.store, it.session))[second.call_id].is_error
+        assert PIXEL in str(it.fakes["anthropic"].bodies[1])
+        assert it.fakes["anthropic"].refused == []
+
+
+async def test_an_answer_and_a_question_may_come_together(tmp_path: Path) -> None:
+    async with ground(tmp_path, "openai_chat") as it:
+        agent = await it.agent()
+        fake = it.fakes["openai_chat"]
+        fake.answer_with(call("get_place", {}), call("get_place", {"exact": True}))
+        first, second = (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).pending
+        ended = await agent.ask(it.session, "And be brief", answers=(given(first, "Bern"),))
+        assert (ended.fault, ended.pending) == (None, ())
+        kept = await messages(it.store, it.session)
+        assert [one.role.value for one in kept] == ["user", "assistant", "tool", "user", "assistant"]
+        statuses = {one.id: one.status for one in await it.store.tool_calls(it.session)}
+        assert statuses == {first.call_id: "succeeded", second.call_id: "cancelled"}
+        assert fake.refused == []
+
+
+async def test_the_model_that_began_an_answer_goes_on_with_it(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic", "gemini") as it:
+        agent = await it.agent()
+        it.fakes["gemini"].call("get_place", {}, thinking="Hm.")
+        (pending,) = (await agent.ask(it.session, "@gemini Where am I?", tools=(PLACE,))).pending
+        ended = await agent.ask(it.session, answers=(given(pending, "Bern"),), tools=(PLACE,))
+        assert ended.model == "fake-gemini:model"
+        assert it.fakes["anthropic"].bodies == []
+        assert it.fakes["gemini"].refused == []
+        assert (await agent.ask(it.session, "Thank you")).model == "fake-anthropic:model"
+
+
+async def test_a_tool_of_the_caller_may_not_have_the_name_of_one_of_the_agent_s(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=[add])
+        with pytest.raises(ToolSchemaError, match="the agent has a tool of that name"):
+            await agent.ask(it.session, "Hello", tools=(PLACE.replace(name="add"),))
+        with pytest.raises(ToolSchemaError, match="registered already"):
+            await agent.ask(it.session, "Hello", tools=(PLACE, PLACE))
+        with pytest.raises(ToolSchemaError, match="unknown keyword"):
+            await agent.ask(it.session, "Hello", tools=(PLACE.replace(input_schema={"type": "object", "x": 1}),))
+        with pytest.raises(ToolSchemaError, match="name"):
+            await agent.ask(it.session, "Hello", tools=(PLACE.replace(name="where am I"),))
+        assert await messages(it.store, it.session) == []
+
+
+async def test_a_tool_of_the_caller_has_the_name_that_the_caller_gave_it(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent()
+        it.fakes["anthropic"].call("getPlace", {})
+        ended = await agent.ask(it.session, "Where am I?", tools=(PLACE.replace(name="getPlace"),))
+        assert [one.name for one in ended.pending] == ["getPlace"]
+
+
+async def test_an_input_that_does_not_fit_the_caller_s_tool_is_told_to_the_model(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent()
+        it.fakes["anthropic"].call("get_place", {"exact": "very"})
+        it.fakes["anthropic"].call("get_place", {"exact": True})
+        ended = await agent.ask(it.session, "Where am I?", tools=(PLACE,))
+        assert [one.input for one in ended.pending] == [{"exact": True}]
+        assert ended.llm_calls == 2
+        (told,) = (await results(it.store, it.session)).values()
+        assert told.is_error
+        assert "does not fit" in str(told.content)
+
+
+async def test_an_answer_for_nobody_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        _, note = notes()
+        agent = await it.agent(tools=[note], parks=True)
+        it.fakes["anthropic"].answer_with(call("get_place", {}), call("note", {"word": "x"}))
+        place, consent = (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).pending
+        before = await messages(it.store, it.session)
+        wrong: list[dict[str, Any]] = [
+            {"answers": (ToolResultBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAV", ()),)},
+            {"answers": (given(consent, "of my own making"),)},
+            {"approvals": (Approval(place.call_id, approved=True),)},
+        ]
+        for terms in wrong:
+            with pytest.raises(FormatError) as caught:
+                await agent.ask(it.session, **terms)
+            assert caught.value.code == "unknown_tool_use"
+        with pytest.raises(ConflictError) as conflict:
+            await agent.ask(it.session, answers=(given(place, "Bern"), given(place, "Basel")))
+        assert conflict.value.code == "already_answered"
+        nested = ToolResultBlock(place.call_id, (ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAV", "x", {}),))
+        with pytest.raises(FormatError, match="cannot hold a tool_use block"):
+            await agent.ask(it.session, answers=(nested,))
+        with pytest.raises(ToolInputError):
+            await agent.ask(it.session, approvals=(Approval(consent.call_id, approved=True, edited_input={"word": 1}),))
+        assert await messages(it.store, it.session) == before
+        assert await agent.pending(it.session) == (place, consent)
+
+
+async def test_a_call_is_answered_once(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent()
+        it.fakes["anthropic"].call("get_place", {})
+        (first,) = (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).pending
+        await agent.ask(it.session, answers=(given(first, "Bern"),))
+        it.fakes["anthropic"].call("get_place", {})
+        (second,) = (await agent.ask(it.session, "And now?", tools=(PLACE,))).pending
+        await agent.ask(it.session, "Never mind")
+        for late in (first, second):
+            with pytest.raises(ConflictError) as caught:
+                await agent.ask(it.session, answers=(given(late, "Basel"),))
+            assert caught.value.code == "already_answered"
+
+
+async def test_only_a_call_that_nobody_can_run_here_counts_as_pending_when_steps_are_over(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=[add], max_steps=1)
+        it.fakes["anthropic"].call("get_place", {})
+        assert (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).fault is None
+        it.fakes["anthropic"].answer_with(call("add", {"a": 1, "b": 2}), call("get_place", {}))
+        ended = await agent.ask(it.session, "And now?", tools=(PLACE,))
+        assert ended.fault is not None
+        assert (ended.fault.code, ended.pending) == ("too_many_steps", ())
+        assert await agent.pending(it.session) == ()
+        assert (await agent.ask(it.session, "And now?")).fault is None
+        assert it.fakes["anthropic"].refused == []
+
+
+# --- a new question meanwhile ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_question_gives_up_what_is_pending_and_every_provider_takes_the_history(
+    dialect: str, tmp_path: Path
+) -> None:
+    async with ground(tmp_path, dialect) as it:
+        ran, note = notes()
+        agent = await it.agent(tools=[add, note], parks=True)
+        fake = it.fakes[dialect]
+        fake.answer_with(
+            say("Let me see."), call("get_place", {}), call("add", {"a": 1, "b": 2}), call("note", {"word": "x"})
+        )
+        pending = (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).pending
+        assert [one.why for one in pending] == ["caller", "approval"]
+        fake.say("As you like.")
+        ended = await agent.ask(it.session, "Never mind. What is new?")
+        assert (ended.fault, ended.pending) == (None, ())
+        assert (await agent.ask(it.session, "Really?")).fault is None
+        assert fake.refused == []
+        assert ran == []
+        statuses = [one.status for one in await it.store.tool_calls(it.session)]
+        assert statuses == ["cancelled", "succeeded", "cancelled"]
+        assert await agent.pending(it.session) == ()
+
+
+@pytest.mark.parametrize("target", DIALECTS)
+async def test_another_provider_takes_over_while_a_call_is_pending(target: str, tmp_path: Path) -> None:
+    origin = "anthropic" if target != "anthropic" else "gemini"
+    async with ground(tmp_path, origin, target) as it:
+        agent = await it.agent()
+        it.fakes[origin].call("get_place", {}, thinking="Hm.")
+        (pending,) = (await agent.ask(it.session, "Where am I?", tools=(PLACE,))).pending
+        ended = await agent.ask(it.session, answers=(given(pending, "Bern"),), tools=(PLACE,), model=target)
+        assert ended.fault is None
+        it.fakes[origin].call("get_place", {})
+        await agent.ask(it.session, "And now?", tools=(PLACE,), model=origin)
+        assert (await agent.ask(it.session, "Never mind", model=target)).fault is None
+        assert it.fakes[origin].refused == it.fakes[target].refused == []
+
+
+# --- consent ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_what_somebody_decides_later_is_run_or_declined(dialect: str, tmp_path: Path) -> None:
+    async with ground(tmp_path, dialect) as it:
+        ran, note = notes()
+        agent = await it.agent(tools=[add, note], parks=True)
+        fake = it.fakes[dialect]
+        words = ("yes", "perhaps", "no")
+        fake.answer_with(call("add", {"a": 1, "b": 2}), *(call("note", {"word": word}) for word in words))
+        ended = await agent.ask(it.session, "Note some words")
+        assert [(one.name, one.input["word"], one.why) for one in ended.pending] == [
+            ("note", word, "approval") for word in words
+        ]
+        assert ran == []
+        yes, perhaps, no = ended.pending
+        approvals = (
+            Approval(yes.call_id, approved=True),
+            Approval(perhaps.call_id, approved=True, edited_input={"word": "certainly"}),
+            Approval(no.call_id, approved=False, reason="it is rude"),
+        )
+        told = [event async for event in agent.turn(it.session, approvals=approvals)]
+        assert sorted(ran) == ["certainly", "yes"]
+        stored = [event.row.message for event in told if isinstance(event, ResultStored)]
+        assert len(stored) == 3
+        found = await results(it.store, it.session)
+        assert found[yes.call_id] == ToolResultBlock(yes.call_id, (TextBlock("noted yes"),))
+        assert text_of(
+            Message("", "", Role.TOOL, found[perhaps.call_id].content, MessageMetadata(), stored[0].created_at)
+        ) == ('The user changed the input of this call. It was run with: {"word":"certainly"}noted certainly')
+        assert found[no.call_id].is_error
+        assert "did not allow this call: it is rude" in str(found[no.call_id].content)
+        kept = await messages(it.store, it.session)
+        (asking,) = [one for one in kept if any(isinstance(block, ToolUseBlock) for block in one.content)]
+        assert [
+            block.input["word"] for block in asking.content if isinstance(block, ToolUseBlock) and block.name == "note"
+        ] == list(words)
+        assert check(kept) == ()
+        assert fake.refused == []
+        assert isinstance(told[-1], TurnEnded)
+        assert told[-1].pending == ()
+
+
+async def test_what_nobody_has_decided_goes_on_waiting(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        ran, note = notes()
+        agent = await it.agent(tools=[note], parks=True)
+        it.fakes["anthropic"].answer_with(call("note", {"word": "a"}), call("note", {"word": "b"}))
+        first, second = (await agent.ask(it.session, "Note")).pending
+        ended = await agent.ask(it.session, approvals=(Approval(first.call_id, approved=True),))
+        assert (ran, ended.pending, ended.llm_calls) == (["a"], (second,), 0)
+        assert (await agent.ask(it.session)).pending == (second,)
+        with pytest.raises(ConflictError) as caught:
+            await agent.ask(it.session, approvals=(Approval(first.call_id, approved=True),))
+        assert caught.value.code == "already_answered"
+        ended = await agent.ask(it.session, "Stop", approvals=(Approval(second.call_id, approved=True),))
+        assert (ran, ended.pending, ended.fault) == (["a", "b"], (), None)
+        assert it.fakes["anthropic"].refused == []
+
+
+async def test_an_agent_that_does_not_park_asks_and_waits(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        ran, note = notes()
+        agent = await it.agent(tools=[note])
+        it.fakes["anthropic"].call("note", {"word": "x"})
+        ended = await agent.ask(it.session, "Note")
+        assert (ended.pending, ran) == ((), [])
+        (told,) = (await results(it.store, it.session)).values()
+        assert "nobody is here to give it" in str(told.content)
+
+
+async def test_asking_and_deciding_is_told(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        _, note = notes()
+        agent = await it.agent(tools=[note], parks=True)
+        seen: list[Event] = []
+        agent.bus.subscribe("test", seen.append)
+        it.fakes["anthropic"].call("note", {"word": "x"})
+        (pending,) = (await agent.ask(it.session, "Note")).pending
+        await agent.ask(it.session)
+        await agent.ask(it.session, approvals=(Approval(pending.call_id, approved=True),))
+        await agent.bus.drained()
+        about = [event for event in seen if event.type.startswith("tool.")]
+        assert [event.type for event in about] == [
+            "tool.confirmation_requested",
+            "tool.confirmation_resolved",
+            "tool.called",
+            "tool.completed",
+        ]
+        asked, decided = about[0].payload, about[1].payload
+        assert asked.confirmation_request_id == decided.confirmation_request_id
+        assert (asked.expires_at, decided.decision) == (None, "allow")
+        ends = [event.payload.stop_reason for event in seen if event.type == "turn.completed"]
+        assert ends == ["tool_use", "tool_use", "end_turn"]
+
+
+async def test_a_worker_waits_for_nobody(tmp_path: Path) -> None:
+    (tmp_path / ".dragoman").mkdir()
+    (tmp_path / ".dragoman" / "routing.yaml").write_text(
+        "schema_version: 1\ntiers: {fast: gemini, balanced: gemini, deep: gemini}\n"
+    )
+    async with ground(tmp_path, "anthropic", "gemini") as it:
+        ran, note = notes()
+        agent = await it.agent(workspace=tmp_path, delegates=True, tools=[note], parks=True)
+        it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": "Note x", "allowed_tools": ["note"]})
+        it.fakes["gemini"].call("note", {"word": "x"})
+        it.fakes["gemini"].say("I may not.")
+        ended = await agent.ask(it.session, "Have somebody note x")
+        assert (ended.pending, ended.fault, ran) == ((), None, [])
+        assert "I may not." in str((await results(it.store, it.session)).values())
+
+
+# --- after a crash ---------------------------------------------------------------------------------------------------
+
+
+async def crashed(store: Store, session: str, *calls: ToolUseBlock) -> None:
+    """What is stored when a process dies while it runs tools."""
+    told = MessageMetadata(model="fake-anthropic:model", provider="fake-anthropic")
+    base = (await store.get_session(session)).created_at
+    await store.append(
+        session,
+        [
+            Message("", "", Role.USER, (TextBlock("Go"),), MessageMetadata(), base),
+            Message("", "", Role.ASSISTANT, calls, told, base),
+        ],
+    )
+
+
+async def test_a_call_that_a_crash_has_interrupted_is_not_run_again(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    @tool
+    def count(number: int) -> str:
+        """Count."""
+        ran.append(number)
+        return str(number)
+
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=[count], parks=True)
+        own = ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAA", "count", {"number": 1})
+        other = ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAB", "get_place", {})
+        await crashed(it.store, it.session, own, other)
+        (pending,) = await agent.pending(it.session)
+        assert pending.call_id == other.id
+        ended = await agent.ask(it.session, answers=(given(pending, "Bern"),))
+        assert (ended.fault, ended.pending, ran) == (None, (), [])
+        found = await results(it.store, it.session)
+        assert found[own.id].is_error
+        assert "interrupted" in str(found[own.id].content)
+        assert it.fakes["anthropic"].refused == []
+
+
+async def test_a_turn_that_a_crash_has_ended_goes_on_without_a_new_question(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=[add])
+        await crashed(it.store, it.session, ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAA", "add", {"a": 1, "b": 2}))
+        told = [event async for event in agent.turn(it.session)]
+        assert isinstance(told[-1], TurnEnded)
+        assert (told[-1].fault, told[-1].llm_calls) == (None, 1)
+        assert it.fakes["anthropic"].refused == []
+        it.fakes["anthropic"].fail(500)
+        assert (await agent.ask(it.session, "Again")).fault is not None
+        assert (await agent.ask(it.session)).fault is None
+        kept = await messages(it.store, it.session)
+        assert [one.metadata.status for one in kept][-2:] == [MessageStatus.ERROR, MessageStatus.COMPLETE]
+
+
+async def test_nothing_is_asked_where_nothing_was_said(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent()
+        with pytest.raises(FormatError, match="nothing to answer"):
+            await agent.ask(it.session)
+        await agent.ask(it.session, "Hello")
+        with pytest.raises(FormatError, match="nothing to answer"):
+            await agent.ask(it.session)
+        assert len(it.fakes["anthropic"].bodies) == 1
