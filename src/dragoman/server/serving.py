@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import math
 import multiprocessing
@@ -30,6 +29,7 @@ from dragoman.server import logs
 from dragoman.server.app import make_app
 from dragoman.server.limits import patience
 from dragoman.server.options import ServeOptions
+from dragoman.server.runs import Runs
 from dragoman.server.state import Doors
 from dragoman.settings import Setting, Settings
 from dragoman.store import open_store
@@ -78,11 +78,12 @@ async def opened_doors(
         store = await stack.enter_async_context(open_store(options.store))
         place = address_of_attachments(options)
         attachments = await stack.enter_async_context(open_attachments(place, base_url=address(options)))
-        agent = await stack.enter_async_context(Agent(store, settings=chosen, system_prompt=options.system, **of_agent))
+        given = {"system_prompt": options.system, "parks": True, **of_agent}  # whoever is asked may be gone
+        agent = await stack.enter_async_context(Agent(store, settings=chosen, **given))
         doors = Doors(store, agent, attachments, options)
-        runs = importlib.import_module("dragoman.server.runs")
-        if hasattr(runs, "Runs"):
-            doors.runs = runs.Runs(doors)
+        doors.runs = Runs(doors)
+        doors.runs.start()
+        stack.push_async_callback(doors.runs.close)
         yield doors
 
 

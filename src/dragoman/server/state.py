@@ -27,7 +27,7 @@ class Doors:
         self.options = options
         self.peppers = peppers_for(options.store, options.keys_file)
         self.keys = KeyRing(store, self.peppers)
-        self.runs: Any = None
+        self.runs: Any = None  # dragoman.server.runs.Runs, once it is served
 
 
 def doors_of(request: Request) -> Doors:

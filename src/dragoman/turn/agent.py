@@ -41,6 +41,7 @@ from dragoman.store import Session, Store
 from dragoman.tools import Confirm, ConfirmationPolicy, Tool, ToolRegistry, Workbench, Workspace
 from dragoman.tools.dispatching import CONFIRM_TIMEOUT_S
 from dragoman.turn import delegation
+from dragoman.turn.beginning import recovered
 from dragoman.turn.delegation import delegate_tool
 from dragoman.turn.running import RunningTurn
 from dragoman.turn.tally import Tally
@@ -204,6 +205,13 @@ class Agent:
         history = [row.message for row in await self.store.tail(session_id, _PENDING_WITHIN)]
         left = await left_open(self.store, session_id, history)
         return Waiting(self, Asked(session_id=session_id), left).pending(left)
+
+    async def recover(self, session_id: str) -> None:
+        """End what a crash has left half done in a session, without a new turn.
+
+        ``ConflictError`` (``turn_in_flight``) as long as a turn may be running there.
+        """
+        await recovered(self, session_id)
 
     def worker(self, tools: Iterable[str], system_prompt: str) -> Agent:
         """An agent for a task that this one gives away: the same in everything but its tools and its prompt."""

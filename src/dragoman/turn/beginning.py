@@ -171,6 +171,14 @@ def _prompt(agent: Agent, asked: Asked, session: Session) -> list[Message]:
     return [Message(made, session.id, Role.SYSTEM, content, MessageMetadata(), session.created_at)]
 
 
+async def recovered(agent: Agent, session_id: str) -> None:
+    """End what a crash has left half done, as the next turn would; ``ConflictError`` while somebody may run one."""
+    async with agent.store.turn(session_id):
+        session = await agent.store.get_session(session_id)
+        rows = [row async for row in agent.store.history(session_id)]
+        await _close_interrupted(agent, session, rows)
+
+
 async def _close_interrupted(agent: Agent, session: Session, rows: list[Row]) -> None:
     """End what a crash has left: answers that were arriving, and calls that nobody will answer."""
     for at, row in enumerate(rows):

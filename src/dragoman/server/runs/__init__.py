@@ -1,0 +1,17 @@
+"""Runs over AG-UI: asked for, followed, left and come back to, cancelled.
+
+    POST /api/v1/agent/runs                              a run: its events as they come, or 202 and its ids
+    GET  /api/v1/agent/runs/{threadId}/events            what was told behind Last-Event-ID, and what is being told
+    POST /api/v1/agent/runs/{threadId}/cancel            stop the one that runs; /{runId}/cancel a certain one
+
+Rooms, in the order in which a run passes them: ``given`` reads what was sent, ``continuing`` finds what of it is new,
+``preparing`` makes a turn of it, ``running`` runs and keeps it, ``telling`` puts it into AG-UI's words, ``framing``
+into bytes. The one rule: bad input is refused before a stream is opened.
+"""
+
+from __future__ import annotations
+
+from dragoman.server.runs.endpoints import ENDPOINTS
+from dragoman.server.runs.running import Runs
+
+__all__ = ["ENDPOINTS", "Runs"]

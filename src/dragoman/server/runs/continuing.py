@@ -1,0 +1,173 @@
+"""What of a conversation is new. A client sends all of it, every time; the thread has most of it already.
+
+    new = await new_of(store, session, given)
+    new.imported       messages from before, which the thread is to have too
+    new.answers        what the client's tools gave
+    new.asked          what the user says; none if the conversation only goes on
+
+Messages are known by their ids: ours, those that the client gave, and those of the pieces that one of ours is told in.
+What stands behind the last known message is new; what a client has before it and the thread has not is the client's
+own affair. The one rule: the same id never says two things.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.dialects.parts.conversation import tool_id_for
+from dragoman.errors import UnknownMessageError
+from dragoman.message import Message, Role, TextBlock, ToolResultBlock
+from dragoman.server.refusing import Refusal
+from dragoman.server.runs.given import Given, MessageGiven, ResumeGiven
+from dragoman.store import Session, Store
+from dragoman.store.runs import Run
+from dragoman.tools import Approval
+from dragoman.transcripts.parts import wire_id_of
+
+_TAIL: Final = 100
+_PIECE: Final = re.compile(r"(.+)\.\d+")
+_CHOSEN: Final = re.compile(r"\s*@\S+\s+")
+
+
+class New(msgspec.Struct, frozen=True):
+    """What the thread has not."""
+
+    imported: tuple[MessageGiven, ...] = ()
+    answers: tuple[MessageGiven, ...] = ()
+    asked: MessageGiven | None = None
+
+
+async def new_of(store: Store, session: Session | None, given: Given) -> New:
+    """What stands behind the last message that the thread has."""
+    known = _Known(store, session)
+    fresh: list[MessageGiven] = []
+    for message in reversed(given.messages):
+        if message.role == "activity":  # for people's eyes
+            continue
+        stored = await known.find(message.id)
+        if stored is not None:
+            _check_same(message, stored)
+            break
+        fresh.append(message)
+    fresh.reverse()
+    return _sorted(fresh, await known.results() if any(one.role == "tool" for one in fresh) else {})
+
+
+def _sorted(fresh: Sequence[MessageGiven], results: dict[str, ToolResultBlock]) -> New:
+    asked = next((one for one in reversed(fresh) if one.role == "user"), None)
+    called = {call for one in fresh for call in _calls(one.wire)}
+    answers = [one for one in fresh if one.role == "tool" and one.call_id not in called]
+    rest = [one for one in fresh if one is not asked and one not in answers]
+    return New(tuple(rest), tuple(one for one in answers if not _is_told(one, results)), asked)
+
+
+def _calls(wire: dict[str, Any]) -> Iterable[str]:
+    told = wire.get("toolCalls")
+    for call in told if isinstance(told, list) else ():
+        if isinstance(call, dict) and isinstance(call.get("id"), str):
+            yield call["id"]
+
+
+def _is_told(answer: MessageGiven, results: dict[str, ToolResultBlock]) -> bool:
+    """Whether the thread has this very answer: the client comes again, after its first try failed."""
+    stored = results.get(tool_id_for(answer.call_id or ""))
+    return stored is not None and _text(stored.content) == answer.text and stored.is_error == answer.is_error
+
+
+def _text(content: Iterable[Any]) -> str:
+    return "\n".join(block.text for block in content if isinstance(block, TextBlock))
+
+
+def _check_same(message: MessageGiven, stored: Message) -> None:
+    """Refuse a user's message that says something else than the stored one of the same id."""
+    if message.role != "user":
+        return
+    said, kept = message.text, _text(stored.content)
+    is_same = stored.role is Role.USER and (kept in (said, _CHOSEN.sub("", said, count=1), said.replace("\\@", "@", 1)))
+    if stored.role is Role.USER and message.files:  # an attached text is a text of the stored message
+        is_same = all(part in kept for part in _CHOSEN.sub("", said, count=1).split("\n"))
+    if not is_same:
+        raise Refusal(409, "id_conflict", f"Message {message.id} said something else before.")
+
+
+class _Known:
+    """The messages that a thread has, by every id that they go by."""
+
+    def __init__(self, store: Store, session: Session | None) -> None:
+        self._store = store
+        self._session = session
+        self._tail: dict[str, Message] | None = None
+
+    async def find(self, name: str) -> Message | None:
+        """The message that goes by a name, or that a piece of that name is of."""
+        if self._session is None:
+            return None
+        piece = _PIECE.fullmatch(name)
+        for wanted in (name, piece[1]) if piece else (name,):
+            found = await self._named(self._session, wanted)
+            if found is not None:
+                return found
+        return None
+
+    async def _named(self, session: Session, name: str) -> Message | None:
+        tail = await self._newest(session)
+        if name in tail or session.last_seq <= _TAIL:
+            return tail.get(name)
+        try:
+            return (await self._store.find_message(session.id, name)).message
+        except UnknownMessageError:
+            return None
+
+    async def _newest(self, session: Session) -> dict[str, Message]:
+        if self._tail is None:
+            rows = await self._store.tail(session.id, _TAIL)
+            self._tail = {name: row.message for row in rows for name in (row.message.id, wire_id_of(row.message))}
+        return self._tail
+
+    async def results(self) -> dict[str, ToolResultBlock]:
+        """What tools gave lately, by call."""
+        if self._session is None:
+            return {}
+        newest = (await self._newest(self._session)).values()
+        blocks = (block for message in newest for block in message.content)
+        return {block.tool_use_id: block for block in blocks if isinstance(block, ToolResultBlock)}
+
+
+# --- what was decided ------------------------------------------------------------------------------------------------
+
+
+class Decided(msgspec.Struct, frozen=True, rename="camel"):
+    """What somebody says to an interrupt."""
+
+    approved: bool
+    edited_args: dict[str, Any] | None = None
+    reason: str | None = None
+
+
+def approvals_of(resume: Sequence[ResumeGiven], newest: Run | None) -> tuple[Approval, ...]:
+    """What was decided about the calls that the last run was interrupted for: about each of them, or about none."""
+    if not resume:
+        return ()
+    waits = {one["id"]: one for one in newest.interrupts} if newest is not None else {}
+    named = [one.interrupt_id for one in resume]
+    if len(set(named)) != len(named):
+        raise Refusal(422, "invalid_resume", "An interrupt is answered twice.")
+    if unknown := set(named) - set(waits):
+        raise Refusal(422, "unknown_interrupt", f"Nothing waits for {', '.join(sorted(unknown))[:300]}.")
+    if missing := set(waits) - set(named):
+        raise Refusal(422, "resume_incomplete", f"Also to be answered: {', '.join(sorted(missing))}.")
+    return tuple(_approval(one, waits[one.interrupt_id]["toolCallId"]) for one in resume)
+
+
+def _approval(said: ResumeGiven, call_id: str) -> Approval:
+    if said.status == "cancelled":
+        return Approval(call_id, approved=False)
+    try:
+        decided = msgspec.convert(said.payload, Decided)
+    except msgspec.ValidationError as error:
+        raise Refusal(422, "invalid_resume", f"The payload for {said.interrupt_id}: {error}.") from None
+    return Approval(call_id, decided.approved, decided.edited_args, decided.reason)

@@ -1,0 +1,202 @@
+"""The endpoints of runs. The one rule: a stream ends when there is nothing left to tell, never in the middle of one."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from dragoman.server.asking import identifier, json_body, text_param
+from dragoman.server.endpoint import Endpoint, EventStream, Query
+from dragoman.server.principal import owned_session, principal_of
+from dragoman.server.refusing import Refusal, not_found
+from dragoman.server.runs.framing import KEEP_ALIVE, frame
+from dragoman.server.runs.given import RunAgentInput, read_given
+from dragoman.server.state import doors_of
+from dragoman.store.runs import Run, ToldEvent
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from dragoman.server.runs.running import Runs
+
+_HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
+_NUMBER: Final = re.compile(r"[0-9]{1,15}")
+_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
+_sorted: Final = msgspec.json.Encoder(order="sorted")
+
+
+class RunAccepted(msgspec.Struct, frozen=True, rename="camel"):
+    """A run that goes on by itself: its events are at ``/runs/{threadId}/events``."""
+
+    task_id: str  # the same as runId
+    thread_id: str
+    run_id: str
+    created: bool  # whether the thread is a new one
+
+
+class RunCancelled(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What became of a wish to end a run."""
+
+    thread_id: str
+    cancelled: bool  # whether there was anything to end; it ends soon
+    run_id: str | None = None
+
+
+async def post_run(request: Request) -> Response:
+    """Begin a run."""
+    key = _idempotency_key(request)
+    value = await json_body(request)
+    given = read_given(value)
+    runs: Runs = doors_of(request).runs
+    digest = hashlib.sha256(_sorted.encode(value)).digest()
+    started = await runs.begin(principal_of(request), given, digest, key)
+    run = started.run
+    if "text/event-stream" in request.headers.get("accept", "").lower():
+        return _stream(runs, run.session_id, run.first_number - 1, run.run_id)
+    accepted = RunAccepted(run.run_id, run.session_id, run.run_id, started.is_new_thread)
+    return Response(msgspec.json.encode(accepted), 202, media_type="application/json")
+
+
+def _idempotency_key(request: Request) -> str | None:
+    said = request.headers.getlist("idempotency-key")
+    if not said:
+        return None
+    if len(said) > 1 or not _KEY.fullmatch(said[0]):
+        raise Refusal(400, "invalid_idempotency_key", "An Idempotency-Key has 1 to 255 visible characters of ASCII.")
+    return said[0]
+
+
+async def get_events(request: Request) -> Response:
+    """What was told in a thread, and what is being told."""
+    runs: Runs = doors_of(request).runs
+    session = await owned_session(request, request.path_params["threadId"])
+    run_id = text_param(request, "runId", None)
+    store = doors_of(request).store
+    run = await store.newest_run(session.id) if run_id is None else await _named(request, session.id, run_id)
+    after = _last_event_id(request)
+    if run is None:
+        if after:
+            raise _unknown_place()
+        return Response(status_code=204)
+    after = run.first_number - 1 if after is None else after
+    _check_place(after, run, is_one_run=run_id is not None)
+    if not run.is_running and after >= run.last_number:
+        return Response(status_code=204)  # which tells a browser not to come back
+    await _refuse_gone(request, run, after)
+    return _stream(runs, session.id, after, run_id)
+
+
+async def _named(request: Request, session_id: str, run_id: str) -> Run:
+    run = await doors_of(request).store.get_run(session_id, identifier(run_id, "runId"))
+    if run is None:
+        raise not_found()
+    return run
+
+
+def _last_event_id(request: Request) -> int | None:
+    """The number of the last event that the client has seen, if it says so."""
+    said = request.headers.get("last-event-id") or text_param(request, "lastEventId", None)
+    if said is None or said == "":
+        return None
+    if not _NUMBER.fullmatch(said):
+        raise _unknown_place()
+    return int(said)
+
+
+def _unknown_place() -> Refusal:
+    return Refusal(422, "invalid_last_event_id", "Last-Event-ID is not the id of an event of this thread.")
+
+
+def _check_place(after: int, run: Run, *, is_one_run: bool) -> None:
+    """Refuse a place behind the last event: nobody can have seen it."""
+    if after > run.last_number and not (is_one_run and after < run.first_number):
+        raise _unknown_place()
+
+
+async def _refuse_gone(request: Request, run: Run, after: int) -> None:
+    """Refuse a place behind which events were swept: a gap would look like the whole."""
+    told = await doors_of(request).store.run_events(run.session_id, after, limit=1)
+    is_missing = not told.events and run.last_number > after
+    if is_missing or (told.events and told.events[0].number != after + 1):
+        raise Refusal(410, "events_gone", "What was told then is not kept any more. The history has what was said.")
+
+
+async def post_cancel(request: Request) -> Response:
+    """End a run, or the one that is running."""
+    session = await owned_session(request, request.path_params["threadId"])
+    run_id = request.path_params.get("runId")
+    if run_id is not None:
+        await _named(request, session.id, run_id)
+    runs: Runs = doors_of(request).runs
+    found = await runs.cancel(session.id, run_id)
+    told = RunCancelled(session.id, found is not None, found.run_id if found is not None else run_id)
+    return Response(msgspec.json.encode(told), 202 if found is not None else 200, media_type="application/json")
+
+
+def _stream(runs: Runs, session_id: str, after: int, run_id: str | None) -> Response:
+    frames = _frames(runs.follow(session_id, after, run_id=run_id))
+    return StreamingResponse(frames, media_type="text/event-stream", headers=_HEADERS)
+
+
+async def _frames(told: AsyncIterator[list[ToldEvent]]) -> AsyncIterator[bytes]:
+    yield b": \n\n"  # so that whoever waits for the first byte knows that the stream is open
+    async for events in told:
+        yield b"".join(frame(event.number, event.json) for event in events) or KEEP_ALIVE
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "POST",
+        "/api/v1/agent/runs",
+        post_run,
+        name="begin_run",
+        summary="Begin a run: one turn of a conversation",
+        description=(
+            "With Accept: text/event-stream the answer is the run's events; else it is 202 and the ids. The same"
+            " request again, with the same runId, is the same run."
+        ),
+        scope="chat",
+        asks=RunAgentInput,
+        answers={200: EventStream, 202: RunAccepted},
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/agent/runs/{threadId}/events",
+        get_events,
+        name="run_events",
+        summary="What runs of a thread have told, and are telling",
+        description=(
+            "With Last-Event-ID everything behind that event, else the newest run from its beginning. The stream ends"
+            " when nothing runs; 204 if there is nothing to tell."
+        ),
+        scope="chat",
+        query=(
+            Query("runId", summary="One run only"),
+            Query("lastEventId", {"type": "string"}, "In place of the header, for those who cannot set one"),
+        ),
+        answers={200: EventStream, 204: None},
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/agent/runs/{threadId}/cancel",
+        post_cancel,
+        name="cancel_runs",
+        summary="End the run that is running in a thread",
+        scope="chat",
+        answers={200: RunCancelled, 202: RunCancelled},
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/agent/runs/{threadId}/{runId}/cancel",
+        post_cancel,
+        name="cancel_run",
+        summary="End a certain run",
+        scope="chat",
+        answers={200: RunCancelled, 202: RunCancelled},
+    ),
+)

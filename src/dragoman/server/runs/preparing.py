@@ -1,0 +1,177 @@
+"""From what a client sent to a turn that can begin: blocks in place of parts, files kept, everything allowed.
+
+    prepared = await Preparing(doors, principal, session, given).prepared(newest)
+    prepared.terms                 what ``Agent.begin`` is given
+    await preparing.undo()         let go of the files again, if the turn was refused
+
+No URL that a client sent is ever called: it names a file of the caller's own, or the run is refused. The one rule:
+nothing of the thread changes here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from dragoman.attachments import Owner, Stored, attachment_block
+from dragoman.dialects.parts.conversation import tool_id_for
+from dragoman.errors import AttachmentError, DragomanError
+from dragoman.message import (
+    Attachment,
+    AudioBlock,
+    ContentBlock,
+    ImageSource,
+    Message,
+    TextBlock,
+    ToolResultBlock,
+    VideoBlock,
+)
+from dragoman.server.refusing import Refusal
+from dragoman.server.runs.continuing import New, approvals_of, new_of
+from dragoman.server.runs.given import File, Given, MessageGiven, Words, bytes_of
+from dragoman.store import Session
+from dragoman.store.runs import Run
+from dragoman.transcripts.ag_ui import read_messages
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from dragoman.server.principal import Principal
+    from dragoman.server.state import Doors
+
+_HISTORY: Final = "history:write"
+_RECORDINGS: Final = ("audio", "video")
+_log: Final = logging.getLogger("dragoman.server")
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """What a run begins with."""
+
+    imported: tuple[Message, ...]  # to be stored before it
+    terms: dict[str, Any]  # of the turn
+    title: str | None  # of a thread that has none
+
+
+class Preparing:
+    """A run that is being prepared."""
+
+    def __init__(self, doors: Doors, principal: Principal, session: Session | None, given: Given) -> None:
+        self._doors = doors
+        self._principal = principal
+        self._session = session
+        self._given = given
+        self._owner = Owner(principal.user_id, principal.team_id)
+        self._kept: list[Stored] = []  # that were not there before
+
+    async def prepared(self, newest: Run | None) -> Prepared:
+        """Everything that the turn needs, or a refusal."""
+        given = self._given
+        new = await new_of(self._doors.store, self._session, given)
+        self._check_roles(new)
+        approvals = approvals_of(given.resume, newest)
+        imported = self._imported(new.imported)
+        content, files = await self._content(new.asked)
+        terms = {
+            "content": content,
+            "attachments": files,
+            "answers": [await self._answer(one) for one in new.answers],
+            "approvals": approvals,
+            "tools": given.tools,
+            "context": given.context,
+            "model": given.model,
+            "run_id": given.run_id,
+            "message_id": new.asked.id if new.asked is not None else None,
+            "extra": new.asked.extra if new.asked is not None else None,
+            "user_id": self._principal.user_id,
+            "team_id": self._principal.team_id,
+        }
+        terms = {name: tuple(term) if isinstance(term, list) else term for name, term in terms.items()}
+        return Prepared(imported, terms, _title(new.asked))
+
+    def _check_roles(self, new: New) -> None:
+        for message in new.imported:
+            if message.role != "user" and _HISTORY not in self._principal.scopes:
+                what = f"Message {message.id} is of the {message.role}; this key may say only what users say."
+                raise Refusal(403, "role_not_allowed", what)
+        if new.imported and new.asked is None:
+            raise Refusal(422, "nothing_to_answer", "The last new message has to be a user's, or a tool's answer.")
+
+    def _imported(self, messages: Iterable[MessageGiven]) -> tuple[Message, ...]:
+        """Messages from before, as they are stored. Of files, only what stands in the message itself can be taken."""
+        wires = [one.wire for one in messages]
+        for one in messages:
+            if any(file.source != "data" for file in one.files):
+                raise Refusal(
+                    422, "foreign_attachment_url", f"Message {one.id}: files of earlier messages are not read."
+                )
+        return read_messages(wires, session_id="", created_at=self._now()) if wires else ()
+
+    def _now(self) -> datetime:
+        return self._doors.store.clock()
+
+    async def _answer(self, message: MessageGiven) -> ToolResultBlock:
+        blocks, _ = await self._content(message)
+        return ToolResultBlock(tool_id_for(message.call_id or ""), tuple(blocks), message.is_error)
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    async def _content(self, message: MessageGiven | None) -> tuple[list[ContentBlock], list[Attachment]]:
+        """What a message says, as blocks, and where its files are."""
+        blocks: list[ContentBlock] = []
+        files: list[Attachment] = []
+        for part in message.parts if message is not None else ():
+            if isinstance(part, Words):
+                blocks.append(TextBlock(part.text))
+            elif part.source == "data" and part.kind in _RECORDINGS:
+                blocks.append(_recording(part))
+            else:
+                stored, data = await self._file(part)
+                blocks.append(attachment_block(stored, data))
+                files.append(Attachment(stored.bucket, stored.path, stored.mime_type))
+        return blocks, files
+
+    async def _file(self, file: File) -> tuple[Stored, bytes]:
+        attachments = self._doors.attachments
+        match file.source:
+            case "url":
+                return await attachments.received(file.value, self._owner, file.media_type, file.name)
+            case "file":
+                bucket, _, path = file.value.partition("/")
+                return await attachments.read(bucket, path, self._owner, file.media_type, file.name)
+            case _:
+                return await self._put(file, bytes_of(file, f"The {file.kind}"))
+
+    async def _put(self, file: File, data: bytes) -> tuple[Stored, bytes]:
+        """Keep a file that came inside of the message."""
+        given = self._given
+        try:
+            stored = await self._doors.attachments.put(
+                self._owner, given.thread_id, given.run_id, data, declared_type=file.media_type, name=file.name
+            )
+        except AttachmentError as error:
+            if file.kind == "image" and error.code in ("type_mismatch", "type_not_allowed", "empty_attachment"):
+                raise Refusal(422, "invalid_image", f"It is not the image that it is said to be: {error}.") from None
+            raise
+        self._kept.append(stored)
+        return stored, data
+
+    async def undo(self) -> None:
+        """Let go of the files that were kept for this run."""
+        for stored in self._kept:
+            try:
+                await self._doors.attachments.delete(stored.bucket, stored.path, self._owner)
+            except DragomanError as error:
+                _log.warning("an attachment of a refused run stays: %s", error)
+
+
+def _recording(file: File) -> ContentBlock:
+    bytes_of(file, f"The {file.kind}")  # which refuses what is not base64
+    source, media_type = ImageSource("base64", file.value), file.media_type or f"{file.kind}/*"
+    return AudioBlock(source, media_type) if file.kind == "audio" else VideoBlock(source, media_type)
+
+
+def _title(asked: MessageGiven | None) -> str | None:
+    return " ".join(asked.text.replace("\0", "").split())[:60] or None if asked is not None else None

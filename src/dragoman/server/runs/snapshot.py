@@ -1,0 +1,51 @@
+"""The messages of a thread as a client of AG-UI keeps them, for a run that stops in the middle.
+
+A file that we keep is named by its place and not by its content, and never by a URL: what a run tells is stored, and a
+URL holds a token. The one rule: a thread that is too long to be told whole is not told in part, because a client drops
+what it is not told.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.message import ContentBlock, ImageSource, Message
+from dragoman.store import Session, Store
+from dragoman.transcripts.ag_ui import write_messages
+
+MOST_MESSAGES: Final = 500
+MOST_BYTES: Final = 1 << 20
+
+
+async def snapshot_of(store: Store, session: Session) -> list[dict[str, Any]] | None:
+    """The messages of a thread; nothing if they are too many, or too much."""
+    if session.last_seq > MOST_MESSAGES:
+        return None
+    messages = [_with_places(row.message) async for row in store.history(session.id)]
+    wires = [_bare(wire) for wire in write_messages(messages).wire]
+    return wires if len(msgspec.json.encode(wires)) <= MOST_BYTES else None
+
+
+def _with_places(message: Message) -> Message:
+    """A message whose files are named by where they are kept."""
+    files = [file for file in message.metadata.attachments if file.mime_type != "text/plain"]  # which is a text block
+    if not files:
+        return message
+    blocks: list[ContentBlock] = []
+    for block in message.content:
+        source = getattr(block, "source", None)
+        if source is not None and files:
+            file = files.pop(0)
+            blocks.append(block.replace(source=ImageSource("file_ref", f"{file.bucket}/{file.path}")))
+        else:
+            blocks.append(block)
+    return message.replace(content=tuple(blocks))
+
+
+def _bare(wire: dict[str, Any]) -> dict[str, Any]:
+    """A message without what we note under our own key: the client sends it back, and we have it."""
+    metadata = {key: value for key, value in wire.get("metadata", {}).items() if key != "dragoman"}
+    bare = {key: value for key, value in wire.items() if key != "metadata"}
+    return {**bare, "metadata": metadata} if metadata else bare

@@ -1,0 +1,87 @@
+"""Ground for runs: what a client sends, and how its stream is read.
+
+events = await post(chat_server, run_input("Hello"))        the events of a run, as a client gets them
+frames = frames_of(text)                                    id, event and data of each frame
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+from tests.server.conftest import Serving, chat_server, keyed_server, postgres_chat_server
+from tests.store.conftest import postgres, postgres_server, pytest_pyfunc_call, runner
+
+__all__ = [
+    "chat_server",
+    "keyed_server",
+    "postgres",
+    "postgres_chat_server",
+    "postgres_server",
+    "pytest_pyfunc_call",
+    "runner",
+]
+
+RUNS = "/api/v1/agent/runs"
+SSE = {"accept": "text/event-stream"}
+_NUMBERS = itertools.count(1)
+
+
+def user(text: Any, message_id: str | None = None) -> dict[str, Any]:
+    return {"id": message_id or f"msg-{next(_NUMBERS)}", "role": "user", "content": text}
+
+
+def run_input(*messages: Any, **given: Any) -> dict[str, Any]:
+    """What a client sends: texts are messages of the user."""
+    number = next(_NUMBERS)
+    said = [user(one) if isinstance(one, str) else one for one in messages]
+    return {
+        "threadId": f"thread-{number}",
+        "runId": f"run-{number}",
+        "messages": said,
+        "protocolVersion": "1.0",
+        **given,
+    }
+
+
+def frames_of(text: str) -> list[dict[str, str]]:
+    """The frames of a stream, each as its fields."""
+    assert "\r" not in text
+    assert text == "" or text.endswith("\n\n")
+    found = []
+    for frame in text.split("\n\n")[:-1]:
+        lines = [line for line in frame.split("\n") if not line.startswith(":")]
+        if lines:
+            found.append(dict(line.split(": ", 1) for line in lines))
+    return found
+
+
+def events_of(text: str) -> list[dict[str, Any]]:
+    """The events of a stream, each of which has its number as ``id``."""
+    found = []
+    for frame in frames_of(text):
+        event = json.loads(frame["data"])
+        assert frame["event"] == event["type"]
+        found.append({**event, "number": int(frame["id"])})
+    return found
+
+
+async def post(server: Serving, given: Any, **headers: str) -> list[dict[str, Any]]:
+    """The events of a run, from its beginning to its end."""
+    async with server.client.post(RUNS, json=given, headers={**SSE, **headers}) as answer:
+        text = await answer.text()
+        assert answer.status == 200, text
+        return events_of(text)
+
+
+async def refused(server: Serving, given: Any, **headers: str) -> tuple[int, str]:
+    """The status and the code of a refusal."""
+    async with server.client.post(RUNS, json=given, headers={**SSE, **headers}) as answer:
+        body = await answer.json()
+        return answer.status, body["error"]["code"]
+
+
+def types(events: list[dict[str, Any]]) -> list[str]:
+    """The types of events, each one that is repeated only once."""
+    return [kind for kind, _ in itertools.groupby(event["type"] for event in events)]
