@@ -10,16 +10,17 @@ fields that stand in ``FIELDS`` are written, and all of them without secrets.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
-from dragoman.redaction import WITHHELD, redact_record
+from dragoman.redaction import redact_record
 
 FIELDS: Final = ("request_id", "method", "route", "status", "ms", "user", "session_id", "run_id", "model", "worker")
-LEVELS: Final = ("debug", "info", "warning", "error")
+_BREAKS: Final = re.compile("[\x7f-\x9f\u2028\u2029]")  # which JSON may hold as they are
 
 
 class JsonLines(logging.Formatter):
@@ -31,18 +32,20 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _sound(record.getMessage()),
         }
         for name in FIELDS:
             value = getattr(record, name, None)
             if isinstance(value, str | int | float):
-                said[name] = value
+                said[name] = _sound(value) if isinstance(value, str) else value
         if record.exc_text:
-            said["trace"] = record.exc_text
-        try:
-            return msgspec.json.encode(said).decode()
-        except (ValueError, TypeError, UnicodeError):  # a lone surrogate
-            return msgspec.json.encode({**said, "message": WITHHELD, "trace": WITHHELD}).decode("utf-8", "replace")
+            said["trace"] = _sound(record.exc_text)
+        return _BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", msgspec.json.encode(said).decode())
+
+
+def _sound(text: str) -> str:
+    """A text without what no bytes can say."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def configure(level: str = "info", stream: Any = None) -> logging.Handler:

@@ -1,0 +1,70 @@
+"""What the server says can be asked is what can be asked."""
+
+from __future__ import annotations
+
+import re
+
+import jsonschema_rs
+from starlette.routing import Route
+
+from dragoman.server.app import Doorway, endpoints
+from dragoman.server.openapi import document
+from tests.server.conftest import Serving
+
+
+def _of_document(paths: dict[str, dict[str, object]]) -> set[tuple[str, str]]:
+    return {(method.upper(), path) for path, methods in paths.items() for method in methods}
+
+
+async def test_every_route_is_described_and_every_description_is_a_route(chat_server: Serving) -> None:
+    async with chat_server.client.get("/api/v1/openapi.json") as answer:
+        said = await answer.json()
+    doorway = chat_server.server.config.app
+    assert isinstance(doorway, Doorway)
+    served = {
+        (method, re.sub(r":[a-z]+\}", "}", route.path))
+        for route in doorway.app.routes  # type: ignore[attr-defined]
+        for method in (route.methods or ()) - {"HEAD"}
+        if isinstance(route, Route)
+    }
+    assert len(served) == len(doorway.app.routes)  # type: ignore[attr-defined]
+    assert _of_document(said["paths"]) == served
+
+
+def test_names_are_unique_and_everything_has_a_summary() -> None:
+    names = [one.name for one in endpoints()]
+    assert len(names) == len(set(names))
+    assert all(one.summary and not one.summary.endswith(".") for one in endpoints())
+    assert all(one.answers for one in endpoints())
+
+
+def test_every_schema_is_one_and_every_reference_leads_somewhere() -> None:
+    said = document(endpoints())
+    known = {f"#/components/schemas/{name}" for name in said["components"]["schemas"]}
+
+    def look(value: object) -> None:
+        if isinstance(value, dict):
+            assert value.get("$ref", next(iter(known))) in known
+            for inner in value.values():
+                look(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                look(inner)
+
+    look(said["paths"])
+    look(said["components"])
+    for schema in said["components"]["schemas"].values():
+        jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
+
+
+def test_only_what_tells_nothing_of_anybody_is_public() -> None:
+    assert {one.path for one in endpoints() if one.public} <= PUBLIC
+
+
+PUBLIC = {
+    "/",
+    "/healthz",
+    "/api/v1/openapi.json",
+    "/storage/v1/object/sign/{bucket}/{path:path}",
+    "/static/{name}",
+}

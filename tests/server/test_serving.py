@@ -1,0 +1,176 @@
+"""The server as a process: how it is begun, how it is told to stop, and what it refuses to do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.cli.serve import options_from
+from dragoman.errors import SettingsError
+from dragoman.server.options import ServeOptions
+from dragoman.settings import load
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from dragoman.cli import main; main()", *arguments]
+
+
+def surroundings(folder: Path, **more: str) -> dict[str, str]:
+    """An environment that knows nothing of this machine's settings."""
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "VIRTUAL_ENV") if name in os.environ}
+    return {**kept, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_DATA_HOME": str(folder), **more}
+
+
+@contextlib.contextmanager
+def process(folder: Path, *arguments: str, **more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server in a process of its own, and its address."""
+    with (folder / "log.jsonl").open("w") as log:
+        begun = subprocess.Popen(
+            command("serve", *arguments),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=surroundings(folder, **more),
+        )
+        try:
+            assert begun.stdout is not None
+            said = begun.stdout.readline()
+            found = re.fullmatch(r"Dragoman is at (http://\S+)\n", said)
+            assert found is not None, said + (folder / "log.jsonl").read_text()
+            yield begun, found[1]
+        finally:
+            begun.kill()
+            begun.wait()
+            begun.stdout.close()
+
+
+def asked(address: str, path: str = "/healthz") -> Any:
+    with urllib.request.urlopen(f"{address}{path}", timeout=30) as answer:
+        return json.loads(answer.read())
+
+
+def run(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, env=surroundings(folder, **more), timeout=60, check=False
+    )
+
+
+def test_it_says_where_it_is_and_ends_well_when_it_is_told_to(tmp_path: Path) -> None:
+    with process(tmp_path, "--port", "0", "--store", str(tmp_path / "chats.db")) as (begun, address):
+        assert asked(address)["status"] == "ok"
+        begun.send_signal(signal.SIGTERM)
+        assert begun.wait(20) == 0
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["route"] for line in lines] == ["/healthz"]
+
+
+def test_workers_share_one_store_and_one_that_dies_is_begun_again(tmp_path: Path) -> None:
+    with process(tmp_path, "--port", "0", "--workers", "2", "--store", str(tmp_path / "chats.db")) as (begun, address):
+        worker = asked(address)["worker"]
+        assert worker != begun.pid
+        os.kill(worker, signal.SIGKILL)
+        others = set()
+        deadline = time.monotonic() + 60
+        while len(others) < 2 and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                others.add(asked(address)["worker"])
+            if len(others) == 1:  # the others' turn
+                os.kill(next(iter(others)), signal.SIGSTOP)
+                try:
+                    with contextlib.suppress(OSError):
+                        others.add(asked(address)["worker"])
+                finally:
+                    os.kill(next(iter(others)), signal.SIGCONT)
+        assert worker not in others
+        begun.send_signal(signal.SIGTERM)
+        assert begun.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--host", "0.0.0.0"), ("--require-keys",), ("--base-url", "https://chat.example.org")]
+)
+def test_nobody_else_is_let_near_it_before_there_is_a_key(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    store = ("--store", str(tmp_path / "chats.db"))
+    refused = run(tmp_path, "serve", "--port", "0", *store, *arguments)
+    assert refused.returncode == 2
+    assert "[no_keys]" in refused.stderr
+    assert "dragoman keys create" in refused.stderr
+
+
+def test_with_a_key_it_listens_everywhere_and_demands_it(tmp_path: Path) -> None:
+    store = ("--store", str(tmp_path / "chats.db"))
+    made = json.loads(run(tmp_path, "keys", "create", "--user", "ada", "--json", *store).stdout)
+    with process(tmp_path, "--host", "0.0.0.0", "--port", "0", *store) as (_, address):
+        here = address.replace("0.0.0.0", "127.0.0.1")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            asked(here, "/api/v1/agent/me")
+        request = urllib.request.Request(f"{here}/api/v1/agent/me", headers={"Authorization": f"Bearer {made['key']}"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert json.loads(answer.read())["userId"] == "ada"
+        assert run(tmp_path, "keys", "revoke", made["public_id"], *store).returncode == 0
+        time.sleep(1.0)
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(request, timeout=30)
+
+
+def test_a_port_that_is_taken_is_said_so(tmp_path: Path) -> None:
+    store = ("--store", str(tmp_path / "chats.db"))
+    with process(tmp_path, "--port", "0", *store) as (_, address):
+        refused = run(tmp_path, "serve", "--port", address.rpartition(":")[2], *store)
+    assert refused.returncode == 2
+    assert "[cannot_listen]" in refused.stderr
+
+
+def test_options_come_from_the_command_line_then_variables_then_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[serve]\nport = 1\ngrace_s = 5\nmodel = "local"\nkeep_alive_s = 7.5\n')
+    config.chmod(0o600)
+    found = load(environment={}, file=config, keyring=lambda _: None)
+    options = options_from({"port": 0}, "memory:", found)
+    assert options == ServeOptions(store="memory:", port=0, grace_s=5, model="local", keep_alive_s=7.5)
+    with process(
+        tmp_path, "--store", str(tmp_path / "chats.db"), DRAGOMAN_CONFIG=str(config), DRAGOMAN_SERVE_PORT="0"
+    ) as (_, address):
+        assert not address.endswith(":1")
+
+
+@pytest.mark.parametrize("said", ["prot = 1", "port = 70000", 'port = "8000"', 'log_level = "loud"', "grace_s = -1"])
+def test_a_mistake_in_the_file_is_named(tmp_path: Path, said: str) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f"[serve]\n{said}\n")
+    config.chmod(0o600)
+    with pytest.raises(SettingsError, match=said.split(maxsplit=1)[0]):
+        options_from({}, "memory:", load(environment={}, file=config, keyring=lambda _: None))
+
+
+@pytest.mark.parametrize(
+    ("given", "demands"),
+    [
+        ({}, False),
+        ({"host": "localhost"}, False),
+        ({"host": "::1"}, False),
+        ({"host": "127.9.9.9"}, False),
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "::"}, True),
+        ({"host": "localhost.example.org"}, True),
+        ({"host": "192.168.0.7"}, True),
+        ({"require_keys": True}, True),
+        ({"base_url": "https://chat.example.org"}, True),
+        ({"base_url": "http://localhost:8000"}, False),
+    ],
+)
+def test_keys_are_demanded_wherever_others_can_come_from(given: dict[str, Any], demands: bool) -> None:
+    assert ServeOptions(store="memory:", **given).demands_keys is demands
