@@ -75,12 +75,10 @@ async def _by_day(store: Store, session: Session, before: date | None, limit: in
     last = session.last_seq
     if before is not None:
         last = await store.place_before(session.id, datetime(before.year, before.month, before.day, tzinfo=UTC))
-    found = await store.read_back(session.id, last + 1, limit)
-    rows = _newest_day(found)
+    rows, is_whole = await _newest_day(store, session, last, limit)
     if not rows:
         return History(thread_id=session.id, messages=[], has_more=False, limit=limit)
     day, first = rows[-1].message.created_at.date().isoformat(), rows[0].seq
-    is_whole = len(rows) < len(found) or first == 1 or await _is_of_another_day(store, session, rows[0])
     return History(
         thread_id=session.id,
         messages=await shown(store, session, rows),
@@ -93,17 +91,23 @@ async def _by_day(store: Store, session: Session, before: date | None, limit: in
     )
 
 
-def _newest_day(rows: list[Row]) -> list[Row]:
-    """Those at the end that are of one day."""
-    kept = len(rows)
-    while kept and rows[kept - 1].message.created_at.date() == rows[-1].message.created_at.date():
-        kept -= 1
-    return rows[kept:]
-
-
-async def _is_of_another_day(store: Store, session: Session, first: Row) -> bool:
-    (before,) = await store.read_back(session.id, first.seq, 1)
-    return before.message.created_at.date() != first.message.created_at.date()
+async def _newest_day(store: Store, session: Session, last: int, limit: int) -> tuple[list[Row], bool]:
+    """The messages of one day that end at a place, and whether they are all of that day."""
+    rows: list[Row] = []
+    before = last + 1
+    while before > 1:
+        page = await store.read_back(session.id, before, PAGE)
+        day = (rows or page)[-1].message.created_at.date()
+        kept = len(page)
+        while kept and page[kept - 1].message.created_at.date() == day:
+            kept -= 1
+        rows = [*page[kept:], *rows]
+        if len(rows) > limit:
+            return rows[-limit:], False
+        if kept:
+            break
+        before = page[0].seq
+    return rows, True
 
 
 # --- by page ---------------------------------------------------------------------------------------------------------

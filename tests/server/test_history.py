@@ -1,0 +1,358 @@
+"""A history over a real socket: the rows that a seed's client knows, by day, by page, at the same cost in any thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.message import (
+    Attachment,
+    ImageBlock,
+    ImageSource,
+    InvalidToolUseBlock,
+    Message,
+    MessageMetadata,
+    MessageStatus,
+    Role,
+    RoutingDecisionRecord,
+    RoutingMode,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    Usage,
+)
+from dragoman.server.rows import row_from
+from dragoman.store import Row, Store
+from dragoman.store.rows import time_from
+from tests.server.conftest import Serving, serving
+from tests.server.test_threads import API, SOME_DAY, code_of, said, thread, told
+
+DAY = 86_400_000_000
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def server(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path) -> Iterator[Serving]:
+    """A server that needs no key, on each engine."""
+    if request.param == "postgres":
+        yield request.getfixturevalue("postgres_chat_server")
+        return
+    opened = serving(tmp_path)
+    yield runner.run(opened.__aenter__())
+    runner.run(opened.__aexit__(None, None, None))
+
+
+async def history(server: Serving, **asked: Any) -> dict[str, Any]:
+    return dict(await told(server.client.get(f"{API}/history", params={k: str(v) for k, v in asked.items()})))
+
+
+def seqs(found: dict[str, Any]) -> list[int]:
+    return [row["seq"] for row in found["messages"]]
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def row(role: Role, *content: Any, **metadata: Any) -> dict[str, Any]:
+    """What a message is shown as."""
+    message = Message("01M", "t", role, content, MessageMetadata(**metadata), time_from(SOME_DAY))
+    made = row_from(Row(7, message), {"tu_1": "calendar_create_event"})
+    return {name: getattr(made, name) for name in ("id", "seq", "role", "content", "metadata")}
+
+
+ONE = Attachment("agent-files", "agent-inputs/u/t/r/img.jpg", "image/jpeg")
+PICTURE = ImageBlock(ImageSource("base64", "aGk="), "image/jpeg")
+
+
+def test_a_users_message_is_its_words_and_where_its_file_is() -> None:
+    named = {"bucket": "agent-files", "path": "agent-inputs/u/t/r/img.jpg", "mime_type": "image/jpeg"}
+    shown = row(
+        Role.USER,
+        TextBlock("帮我看看这张图"),
+        PICTURE,
+        message_id="msg-1",
+        run_id="run-456",
+        user_id="u",
+        team_id="x",
+        user_message_attachments=ONE,
+    )
+    assert shown == {
+        "id": "msg-1",
+        "seq": 7,
+        "role": "user",
+        "content": "帮我看看这张图",
+        "metadata": {"user_message_attachments": named},
+    }
+
+
+def test_several_files_are_a_list() -> None:
+    shown = row(Role.USER, TextBlock("two"), PICTURE, PICTURE, user_message_attachments=(ONE, ONE))
+    files = shown["metadata"]["user_message_attachments"]
+    assert [one["path"] for one in files] == ["agent-inputs/u/t/r/img.jpg"] * 2
+
+
+def test_a_stage_tells_its_run_its_name_and_its_time() -> None:
+    shown = row(
+        Role.ASSISTANT,
+        TextBlock("done"),
+        run_id="run_1773286460762",
+        stage="intent",
+        latency_ms=2610,
+        message_id="intent-run_1773286460762",
+    )
+    assert shown["metadata"] == {
+        "run_id": "run_1773286460762",
+        "stage": "intent",
+        "latency_ms": 2610,
+        "message_id": "intent-run_1773286460762",
+    }
+
+
+def test_a_result_tells_which_tool_it_is_of_and_what_else_was_kept_with_it() -> None:
+    result = ToolResultBlock("tu_1", (TextBlock("created"), TextBlock("twice")), is_error=True)
+    shown = row(
+        Role.TOOL, result, run_id="r", stage="tool_execution", latency_ms=1500, extra={"team": [1], "run_id": "forged"}
+    )
+    assert shown["content"] == "created\ntwice"
+    assert shown["metadata"] == {
+        "run_id": "r",
+        "message_id": "01M",
+        "stage": "tool_execution",
+        "latency_ms": 1500,
+        "tool_call_id": "tu_1",
+        "tool_name": "calendar_create_event",
+        "is_error": True,
+        "team": [1],
+    }
+
+
+def test_an_answer_tells_its_model_its_cost_its_thoughts_and_its_calls_and_nothing_of_its_provider() -> None:
+    usage = Usage(input_tokens=3, output_tokens=5, cost_usd=Decimal("0.000654"), pricing_version="1", latency_ms=12)
+    shown = row(
+        Role.ASSISTANT,
+        ThinkingBlock("hmm", "secret-signature"),
+        TextBlock("The grass is "),
+        TextBlock("green."),
+        ToolUseBlock("tu_2", "look", {"at": 1}, {"dialect": "anthropic", "id": "toolu_secret"}),
+        InvalidToolUseBlock("tu_3", "look", "{", "no JSON"),
+        TextBlock("So."),
+        model="a:b",
+        provider="a",
+        usage=usage,
+        status=MessageStatus.ERROR,
+        routing=RoutingDecisionRecord(RoutingMode.RULE, "a:b", "because"),
+        provider_raw={"dialect": "anthropic", "secret": 1},
+        user_id="hidden-user",
+    )
+    assert shown["content"] == "The grass is green.\n\nSo."
+    metadata = shown["metadata"]
+    assert metadata["usage"]["cost_usd"] == "0.000654"
+    assert (metadata["model"], metadata["provider"], metadata["status"]) == ("a:b", "a", "error")
+    assert (metadata["latency_ms"], metadata["thinking"]) == (12, "hmm")
+    assert metadata["routing"] == {"mode": "rule", "reason": "because"}
+    assert metadata["tool_calls"] == [
+        {"id": "tu_2", "name": "look", "input": {"at": 1}},
+        {"id": "tu_3", "name": "look", "input_text": "{", "reason": "no JSON"},
+    ]
+    assert "secret" not in repr(shown)
+    assert "hidden-user" not in repr(shown)
+
+
+def test_pictures_that_are_kept_in_the_message_itself_are_named() -> None:
+    assert row(Role.USER, PICTURE)["metadata"] == {"media": [{"type": "image", "media_type": "image/jpeg"}]}
+
+
+# --- by day ----------------------------------------------------------------------------------------------------------
+
+
+async def three_days(server: Serving) -> str:
+    """Two messages on the 10th, three on the 12th, one on the 13th of March."""
+    days = [0, 0, 2, 2, 2, 3]
+    return await thread(server, *(said(f"d{day}", at=SOME_DAY - 3 * DAY + day * DAY) for day in days))
+
+
+async def test_a_thread_is_shown_by_its_newest_day_and_then_by_the_days_before(server: Serving) -> None:
+    name = await three_days(server)
+    newest = await history(server, threadId=name)
+    assert (seqs(newest), newest["day"], newest["hasMore"], newest["before"]) == ([6], "2026-03-13", True, "2026-03-13")
+    second = await history(server, threadId=name, before=newest["before"])
+    assert (seqs(second), second["day"], second["before"]) == ([3, 4, 5], "2026-03-12", "2026-03-12")
+    first = await history(server, threadId=name, before=second["before"])
+    assert (seqs(first), first["day"], first["hasMore"], first["before"]) == ([1, 2], "2026-03-10", False, None)
+    nothing = await history(server, threadId=name, before="2026-03-10")
+    assert (seqs(nothing), nothing["day"], nothing["hasMore"]) == ([], None, False)
+    assert seqs(await history(server, threadId=name, before="2030-01-01")) == [6]
+    assert seqs(await history(server, threadId=name, before="2026-03-12")) == [1, 2]
+
+
+async def test_a_day_with_more_messages_than_a_page_goes_on_by_places(server: Serving) -> None:
+    name = await three_days(server)
+    part = await history(server, threadId=name, before="2026-03-13", limit=2)
+    assert (seqs(part), part["hasMore"], part["before"], part["beforeSeq"]) == ([4, 5], True, None, 4)
+    whole = await history(server, threadId=name, before="2026-03-13", limit=3)
+    assert (seqs(whole), whole["before"], whole["beforeSeq"]) == ([3, 4, 5], "2026-03-12", 3)
+
+
+async def test_the_days_of_a_fork_are_those_of_what_it_shares(server: Serving) -> None:
+    name = await three_days(server)
+    fork = (await server.store.fork(name, 4)).id
+    await server.store.append(fork, said("fork", at=SOME_DAY))
+    assert [seqs(await history(server, threadId=fork, before=day)) for day in ("2026-03-14", "2026-03-13")] == [
+        [5],
+        [3, 4],
+    ]
+
+
+async def test_a_day_ends_at_midnight_in_utc(server: Serving) -> None:
+    midnight = SOME_DAY + 14 * 3_600_000_000
+    name = await thread(server, said("a", at=midnight - 1), said("b", at=midnight))
+    assert seqs(await history(server, threadId=name)) == [2]
+    assert seqs(await history(server, threadId=name, before="2026-03-14")) == [1]
+
+
+async def test_without_a_thread_it_is_the_one_in_which_something_happened_last(server: Serving) -> None:
+    assert await history(server) == {
+        "threadId": None,
+        "messages": [],
+        "hasMore": False,
+        "limit": 1000,
+        "day": None,
+        "before": None,
+        "beforeSeq": None,
+        "afterSeq": None,
+    }
+    first = await thread(server, said("one"))
+    second = await thread(server, said("two"))
+    foreign = await server.store.create_session(user_id="somebody-else")
+    await server.store.append(foreign.id, said("three"))
+    assert (await history(server))["threadId"] == second
+    await server.store.append(first, said("again"))
+    assert (await history(server))["threadId"] == first
+
+
+# --- by page ---------------------------------------------------------------------------------------------------------
+
+
+async def test_pages_go_back_and_forth_without_a_gap(server: Serving) -> None:
+    name = await thread(server, *(said(f"m{n}") for n in range(1, 12)))
+    page = await history(server, threadId=name, limit=4)
+    back = seqs(page)
+    assert (back, page["day"]) == ([8, 9, 10, 11], None)
+    while page["hasMore"]:
+        page = await history(server, threadId=name, limit=4, beforeSeq=page["beforeSeq"])
+        back = seqs(page) + back
+    assert (back, page["beforeSeq"]) == (list(range(1, 12)), None)
+    page, forth = await history(server, threadId=name, limit=4, afterSeq=0), list[int]()
+    forth.extend(seqs(page))
+    while page["hasMore"]:
+        page = await history(server, threadId=name, limit=4, afterSeq=page["afterSeq"])
+        forth.extend(seqs(page))
+    assert forth == list(range(1, 12))
+    assert await history(server, threadId=name, afterSeq=11) == {
+        **await history(server, threadId=name, afterSeq=11),
+        "messages": [],
+        "afterSeq": 11,
+        "hasMore": False,
+    }
+
+
+async def test_a_limit_that_is_too_large_is_capped_and_said(chat_server: Serving) -> None:
+    name = await thread(chat_server, *(said("x") for _ in range(201)))
+    page = await history(chat_server, threadId=name, limit=1000)
+    assert (len(page["messages"]), page["limit"], page["hasMore"]) == (200, 200, True)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=-1",
+        "limit=0",
+        "limit=1e9",
+        "limit=abc",
+        "limit=10;drop",
+        "limit=",
+        "limit=1&limit=2",
+        "limit=%D9%A1",
+        "beforeSeq=-1",
+        "afterSeq=x",
+        "beforeSeq=5&afterSeq=1",
+        "before=2026-02-30",
+        "before=yesterday",
+        "before=20260313",
+        "before=2026-03-13&beforeSeq=1",
+        "threadId=a%00b",
+        "threadId=a&threadId=b",
+    ],
+)
+async def test_a_page_that_makes_no_sense_is_refused(chat_server: Serving, query: str) -> None:
+    await thread(chat_server, said("x"))
+    assert await code_of(chat_server.client.get(f"{API}/history?{query}"), 422)
+
+
+async def test_who_asks_is_decided_by_nothing_that_is_said(tmp_path: Path) -> None:
+    async with serving(tmp_path, require_keys=True) as server:
+        theirs = await server.store.create_session(user_id="bob", team_id="red")
+        await server.store.append(theirs.id, said("secret"))
+        ann = await server.key("ann", team_id="blue")
+        forged = {"X-User-Id": "bob", "X-Team-Id": "red", "X-Forwarded-User": "bob", "user_id": "bob"}
+        query = f"threadId={theirs.id}&user_id=bob&team_id=red&role=admin&scopes=admin"
+        asked = server.client.get(f"{API}/history?{query}", headers={**ann, **forged})
+        assert await code_of(asked, 404) == "not_found"
+
+
+# --- cost ------------------------------------------------------------------------------------------------------------
+
+
+class Counting:
+    """How many statements a store is asked, and how many rows it gives."""
+
+    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.statements, self.rows = 0, 0
+        read = store._read
+        monkeypatch.setattr(store, "_read", lambda operation: read(self._counted(operation)))
+
+    def _counted(self, operation: Any) -> Generator[Any, Any, Any]:
+        steps = iter(operation)
+        answer = None
+        while True:
+            try:
+                statement = steps.send(answer)
+            except StopIteration as end:
+                return end.value
+            answer = yield statement
+            self.statements += 1
+            self.rows += len(answer)
+
+
+@pytest.mark.parametrize("query", ["limit=50", "limit=50&beforeSeq=60", "limit=50&afterSeq=5", ""])
+async def test_a_page_costs_the_same_in_a_thread_of_any_length(
+    chat_server: Serving, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    costs = []
+    await chat_server.store.searching.stop()  # which reads as well
+    for length in (60, 3_000):
+        name = await thread(chat_server, *(said(f"m{n}", at=SOME_DAY + n * DAY // 30) for n in range(length)))
+        with monkeypatch.context() as patch:
+            counting = Counting(chat_server.store, patch)
+            found = await told(chat_server.client.get(f"{API}/history?threadId={name}&{query}"))
+            costs.append((counting.statements, counting.rows, len(found["messages"]) > 0))
+    assert costs[0] == costs[1]
+    assert max(rows for _, rows, _ in costs) <= 120
+    assert max(statements for statements, _, _ in costs) <= 6
+
+
+async def test_a_day_is_found_in_as_many_looks_as_a_history_has_halves(
+    chat_server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = await thread(chat_server, *(said(f"m{n}", at=SOME_DAY + n * DAY // 30) for n in range(4_000)))
+    await chat_server.store.searching.stop()
+    counting = Counting(chat_server.store, monkeypatch)
+    found = await history(chat_server, threadId=name, before="2026-04-01", limit=50)
+    assert found["day"] == "2026-03-31"
+    assert len(found["messages"]) == 30
+    assert counting.statements <= 12 + 8
