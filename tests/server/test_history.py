@@ -314,7 +314,8 @@ class Counting:
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         self.statements, self.rows = 0, 0
         read = store._read
-        monkeypatch.setattr(store, "_read", lambda operation: read(self._counted(operation)))
+        for name in ("_read", "_read_little"):
+            monkeypatch.setattr(store, name, lambda operation: read(self._counted(operation)))
 
     def _counted(self, operation: Any) -> Generator[Any, Any, Any]:
         steps = iter(operation)

@@ -41,6 +41,7 @@ class FindingMethods:
     if TYPE_CHECKING:
 
         async def _read(self, operation: Operation[Any]) -> Any: ...
+        async def _read_little(self, operation: Operation[Any]) -> Any: ...
         async def _rows(self, found: Iterable[Found | Row]) -> list[Row]: ...
 
     async def place_before(self, session_id: str, when: datetime) -> int:
@@ -49,7 +50,7 @@ class FindingMethods:
         Messages stand in the order of their times unless they were brought from elsewhere. Where they do not, it is a
         place whose message was said before, and the next one was not.
         """
-        place: int = await self._read(_place_before(session_id, micros(when)))
+        place: int = await self._read_little(_place_before(session_id, micros(when)))
         return place
 
     async def find_message(self, session_id: str, name: str) -> Row:
@@ -59,7 +60,7 @@ class FindingMethods:
 
     async def call_names(self, session_id: str, call_ids: Sequence[str]) -> dict[str, str]:
         """The tools that these calls of a history are of."""
-        names: dict[str, str] = await self._read(_call_names(session_id, call_ids)) if call_ids else {}
+        names: dict[str, str] = await self._read_little(_call_names(session_id, call_ids)) if call_ids else {}
         return names
 
     async def sessions_of(
