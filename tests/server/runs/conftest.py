@@ -6,12 +6,18 @@ frames = frames_of(text)                                    id, event and data o
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 from tests.server.conftest import Serving, chat_server, keyed_server, postgres_chat_server
 from tests.store.conftest import postgres, postgres_server, pytest_pyfunc_call, runner
+from tests.transcripts.conftest import ENVIRONMENTS, NODE, NPM
+from tests.transcripts.conftest import _made_once as made_once
+from tests.transcripts.conftest import _run as run_command
 
 __all__ = [
     "chat_server",
@@ -23,6 +29,7 @@ __all__ = [
     "runner",
 ]
 
+JUDGES = Path(__file__).parent / "judges"
 RUNS = "/api/v1/agent/runs"
 SSE = {"accept": "text/event-stream"}
 _NUMBERS = itertools.count(1)
@@ -85,3 +92,35 @@ async def refused(server: Serving, given: Any, **headers: str) -> tuple[int, str
 def types(events: list[dict[str, Any]]) -> list[str]:
     """The types of events, each one that is repeated only once."""
     return [kind for kind, _ in itertools.groupby(event["type"] for event in events)]
+
+
+# --- the published client --------------------------------------------------------------------------------------------
+
+CLIENTS = {"1.0": "ag-ui-client", "before 1.0": "ag-ui-client-before-1"}
+
+
+def client_environment(name: str) -> Path:
+    """A folder with the published client in it, made on first use."""
+    files = [JUDGES / name / "package.json", JUDGES / name / "package-lock.json"]
+    with made_once(name, files) as folder:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            for file in files:
+                shutil.copy(file, folder)
+            quiet = ["--silent", "--no-audit", "--no-fund", "--ignore-scripts"]
+            run_command([str(NODE), str(NPM), "ci", *quiet, "--prefix", str(folder)])
+    return ENVIRONMENTS / name
+
+
+async def node(folder: Path, script: Path, *arguments: str) -> tuple[int, str]:
+    """Run a script beside the packages of a folder; its status and what it printed."""
+    copy = folder / script.name  # where its imports are looked for
+    if not copy.exists() or copy.read_bytes() != script.read_bytes():
+        shutil.copy(script, copy)
+    pipe = asyncio.subprocess.PIPE
+    command = [str(NODE), str(copy), *arguments]
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
+    printed, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode is not None
+    return process.returncode, printed.decode()
