@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
+from types import ModuleType
 from typing import Any, Final
 
 import msgspec
@@ -115,7 +116,15 @@ def _deleted(engine: str, session_id: str, ids: Ids, *, erased: str | None) -> G
         yield f"DELETE FROM {table} WHERE session_id = ?", (session_id,)
     yield "DELETE FROM sessions WHERE id = ?", (session_id,)
     yield from trace.delete(session_id)
+    yield from (_letters().unlink(session_id) if erased is None else _letters().erase_of_session(session_id))
     return gone
+
+
+def _letters() -> ModuleType:
+    """The letters of a store, which not everybody has."""
+    from dragoman.store import letters  # noqa: PLC0415  only who deletes pays for it
+
+    return letters
 
 
 _BESIDE: Final = (
@@ -290,6 +299,7 @@ def erase_user(
     yield "DELETE FROM api_keys WHERE user_id = ?", (user_id,)
     yield from runs.without_person(user_id)
     yield from trace.without_person(user_id)
+    yield from _letters().erase(user_id)
     yield from indexes.compact(engine)
     going = yield from collecting.let_go(sum_.blobs, now)
     receipt = ErasureReceipt(

@@ -68,6 +68,8 @@ async def verify(store: Store, session_id: str | None, progress: Progress | None
 
 async def _engine_s_own(store: Store) -> list[Damage]:
     """What the engine finds wrong itself. PostgreSQL tells when it reads a page."""
+    from dragoman.store import letters  # noqa: PLC0415  only who looks at everything pays for it
+
     found: list[str] = []
     if store.engine == "sqlite":
         try:
@@ -76,6 +78,7 @@ async def _engine_s_own(store: Store) -> list[Damage]:
             found = [error.what]
     found += await store._read(trace.look(trace.SYSTEM))  # what belongs to no session
     found += await store._read(trace.left_behind())
+    found += await store._read(letters.look())
     return [Damage(session_id="", seq=None, what=what) for what in found]
 
 

@@ -1,0 +1,32 @@
+"""Agent to agent: letters that are checked, delivered, and acted on once.
+
+    mail = Mail(store)                                        in the store that there is anyway
+    await mail.send(letter)
+    async with mail.mailbox("CA") as mailbox:
+        async for delivery in mailbox: …
+
+What letters look like is ``dragoman.letters``. Between machines, ``dragoman.mail.nats`` carries them.
+"""
+
+from dragoman.letters.kept import DeadLetter, MailboxCounts, Outcome, Receipt
+from dragoman.mail.mail import Acked, Delivery, Mail, Transport
+from dragoman.mail.mailbox import Mailbox
+from dragoman.mail.retrying import RULES, RetryRule
+from dragoman.mail.sealing import Sealing
+from dragoman.mail.telling import POSTMASTER
+
+__all__ = [
+    "POSTMASTER",
+    "RULES",
+    "Acked",
+    "DeadLetter",
+    "Delivery",
+    "Mail",
+    "Mailbox",
+    "MailboxCounts",
+    "Outcome",
+    "Receipt",
+    "RetryRule",
+    "Sealing",
+    "Transport",
+]

@@ -1,0 +1,119 @@
+"""The letters of one recipient, one after another, waiting for more.
+
+    async with mail.mailbox("CA") as mailbox:
+        async for delivery in mailbox:
+            …                                   done when the body ends well, tried again later when it raises
+            await delivery.ack(effect)          done already, together with its effect
+
+What is in hand is kept by extending its lease for as long as the body takes. What raised ends the loop, as in any
+other; ``mailbox.work(function)`` calls a function for each letter and goes on behind one that failed.
+
+The one rule: when the block is left, nothing stays in hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from dragoman.errors import ConflictError, StoreError
+
+if TYPE_CHECKING:
+    from dragoman.mail.mail import Delivery, Mail
+
+_log: Final = logging.getLogger("dragoman.mail")
+
+
+class Mailbox:
+    """A loop over the letters of a recipient. Use it with ``async with``."""
+
+    def __init__(self, mail: Mail, recipient: str, *, lease_s: float, at_once: int) -> None:
+        self.recipient = recipient
+        self._mail = mail
+        self._lease_s = lease_s
+        self._at_once = at_once
+        self._ready: deque[Delivery] = deque()
+        self._current: Delivery | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._wait = mail.waking.wait_for(f"{mail.team_id}/{recipient}")
+
+    async def __aenter__(self) -> Self:
+        self._wait.__enter__()
+        self._keeping = asyncio.create_task(self._keep(), name=f"dragoman-mailbox-{self.recipient}")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._wait.__exit__()
+        assert self._keeping is not None
+        self._keeping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._keeping
+        current, self._current = self._current, None
+        if current is not None:
+            await self._end(current, error)
+        while self._ready:
+            await self._mail.give_back(self._ready.popleft())
+
+    async def _end(self, current: Delivery, error: BaseException | None) -> None:
+        """The loop was left with a letter in hand."""
+        if current.is_ended:
+            return
+        with contextlib.suppress(ConflictError):
+            if isinstance(error, Exception):
+                await self._mail.nack(current, error)
+            elif error is None:
+                await self._mail.ack(current)
+            else:  # cancelled: somebody else may have it
+                await self._mail.give_back(current)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        await self._done()
+        while not self._ready:
+            found = await self._mail.receive(self.recipient, lease_s=self._lease_s, limit=self._at_once)
+            self._ready.extend(found)
+            if found:
+                self._wait.found()
+            else:
+                await self._wait.pause()
+        self._current = self._ready.popleft()
+        return self._current
+
+    async def _done(self) -> None:
+        current, self._current = self._current, None
+        if current is None or current.is_ended:
+            return
+        try:
+            await self._mail.ack(current)
+        except ConflictError as error:
+            _log.warning("letter %s was done too late: %s", current.letter_id, error)
+
+    async def work(self, function: Callable[[Delivery], Awaitable[object]]) -> None:
+        """Call a function for every letter, for ever. What it raises is noted, and the letter is tried again later."""
+        async for delivery in self:
+            try:
+                await function(delivery)
+            except Exception as error:  # noqa: BLE001  whatever it is, the next letter is not to blame
+                self._current = None
+                with contextlib.suppress(ConflictError):
+                    await self._mail.nack(delivery, error)
+
+    async def _keep(self) -> None:
+        """Keep what is in hand."""
+        while True:
+            await asyncio.sleep(self._lease_s / 3)
+            held = [*self._ready, *([self._current] if self._current is not None else [])]
+            for delivery in held:
+                try:
+                    await self._mail.extend(delivery, self._lease_s)
+                except StoreError as error:
+                    _log.warning("letter %s could not be kept: %s", delivery.letter_id, error)

@@ -1,0 +1,85 @@
+"""From a letter to what is kept of it, and back to what people may see.
+
+    posted_of(letter, sealing, …)       its text with references, its secrets sealed, its id and its fingerprint
+    shown(posted)                       the letter with *** for every secret
+    opened(posted, sealing)             the letter with its secrets back, for its recipient
+
+The one rule: whatever is made of a letter here goes through ``part`` first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from dragoman.letters import Letter, TaskResultLetter, derived_id, joined, masked, part, read_letter, write_letter
+from dragoman.letters.kept import Posted, SealedValue
+from dragoman.mail.sealing import Sealing
+
+
+def posted_of(
+    letter: Letter,
+    sealing: Sealing,
+    *,
+    ids: Collection[str] | None = None,
+    team_id: str = "",
+    user_id: str | None = None,
+    session_id: str | None = None,
+    message_id: str | None = None,
+    turn_id: str | None = None,
+) -> Posted:
+    """What is kept of a letter; ``ids`` are the sensitive inputs of the request that it answers, if that is known."""
+    parted, secrets = part(letter, ids)
+    words = derived_id(parted)
+    hidden = sealing.named(json.dumps([words, secrets], sort_keys=True)) if secrets else ""
+    name = letter.message_id or hidden or words
+    where = (letter.recipient_id, team_id, name)
+    is_result = isinstance(letter, TaskResultLetter) and not letter.is_answer
+    return Posted(
+        recipient_id=letter.recipient_id,
+        team_id=team_id,
+        letter_id=name,
+        sender_id=letter.sender_id,
+        task_id=letter.task_id,
+        type=letter.type,
+        text=write_letter(parted).decode(),
+        fingerprint=hashlib.sha256(f"{words}{hidden}".encode()).digest(),
+        status=letter.payload.status if is_result else None,
+        needs=letter.depends_on,
+        sealed=tuple(
+            SealedValue(input_id, *sealing.seal(value, *where, input_id)) for input_id, value in secrets.items()
+        ),
+        trace_id=letter.trace_id or None,
+        session_id=session_id or letter.session_id,
+        message_id=message_id,
+        turn_id=turn_id or letter.turn_id,
+        user_id=user_id,
+    )
+
+
+def shown(posted: Posted) -> Letter:
+    """A letter as people may see it."""
+    return masked(read_letter(posted.text), ())
+
+
+def opened(posted: Posted, sealing: Sealing) -> Letter:
+    """A letter with its secrets, for its recipient. ``posted`` has its sealed values."""
+    where = (posted.recipient_id, posted.team_id, posted.letter_id)
+    secrets: dict[str, Any] = {
+        value.input_id: sealing.open(value.key_id, value.box, *where, value.input_id) for value in posted.sealed
+    }
+    return joined(read_letter(posted.text), secrets)
+
+
+def packed(posted: Posted) -> bytes:
+    """What a transport carries: the letter as it is kept, sealed values included."""
+    return msgspec.json.encode(msgspec.structs.replace(posted, user_id=None))
+
+
+def unpacked(data: bytes) -> Posted:
+    """What a transport has brought; ``msgspec.MsgspecError`` if it is no letter that was packed."""
+    return msgspec.json.decode(data, type=Posted)

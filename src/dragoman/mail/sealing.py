@@ -1,0 +1,235 @@
+"""Sensitive values under lock and key, with the key outside the database.
+
+    Sealing.in_file(path)           keys in a file that is made when the first one is needed, for one machine
+    Sealing.from_text(text)         "name:key,name:key" for several machines; the first one seals, each of them opens
+    Sealing.in_memory()             a key that nobody has afterwards, for a store in memory
+    sealing.seal(value, about)      the name of the key, and the value encrypted (AES-256-GCM)
+    sealing.open(name, box, about)  the value; DamagedError if the box or what it is about was changed
+    sealing.rotate()                a new key seals from now on
+
+``about`` is what the value belongs to. It is bound to the box, so that a box that was moved to another letter does not
+open there. The one rule: a key is in its file or variable and in memory, and nowhere else; a file that others can read
+is not used.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hmac
+import os
+import re
+import secrets
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from dragoman import settings
+from dragoman.errors import DamagedError, SettingsError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+KEYS_VARIABLE: Final = "DRAGOMAN_MAIL_KEYS"
+_KEY_BYTES: Final = 32
+_NONCE_BYTES: Final = 12
+_GIVEN: Final = re.compile(r"(?P<name>[A-Za-z0-9_-]{1,32}):(?P<key>[A-Za-z0-9+/_-]{43}=?)")
+
+
+class SealingKey(msgspec.Struct, frozen=True):
+    """One key. It does not show itself."""
+
+    name: str
+    key: bytes
+
+    def __repr__(self) -> str:
+        return f"SealingKey({self.name!r})"
+
+
+class Sealing:
+    """All keys that are known; the first one seals."""
+
+    def __init__(self, keys: tuple[SealingKey, ...], file: Path | None = None) -> None:
+        self._keys = keys
+        self._file = file
+        self._seen: tuple[int, ...] = ()
+
+    @classmethod
+    def in_file(cls, file: Path) -> Sealing:
+        """The keys of a file, which is made when the first one is needed."""
+        return cls((), file)
+
+    @classmethod
+    def in_memory(cls) -> Sealing:
+        """A key of its own, which is gone with the process."""
+        return cls((_new_key(),))
+
+    @classmethod
+    def from_text(cls, text: str, where: str = "the keys of mail") -> Sealing:
+        """Keys that somebody else keeps: ``name:key``, with commas between them; a key is 32 bytes in base64."""
+        found = [_GIVEN.fullmatch(part.strip()) for part in text.split(",")]
+        keys = tuple(SealingKey(one["name"], _key_from(one["key"])) for one in found if one is not None)
+        if len(keys) != len(found) or len({key.name for key in keys}) != len(keys):
+            raise SettingsError(
+                "it is not a list of name:key, each with a name of its own and 32 bytes in base64",
+                where=where,
+                remedy="Make a key with: openssl rand -base64 32",
+                code="invalid_key",
+            )
+        return cls(keys)
+
+    # --- sealing -----------------------------------------------------------------------------------------------------
+
+    def seal(self, value: Any, *about: str) -> tuple[str, bytes]:
+        """The name of the key, and a box with the value in it."""
+        return self.seal_bytes(msgspec.json.encode(value), *about)
+
+    def seal_bytes(self, data: bytes, *about: str) -> tuple[str, bytes]:
+        """The same for bytes."""
+        key = self._known()[0]
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return key.name, nonce + _cipher(key.key).encrypt(nonce, data, _bound(about))
+
+    def open(self, name: str, box: bytes, *about: str) -> Any:
+        """The value in a box."""
+        return msgspec.json.decode(self.open_bytes(name, box, *about))
+
+    def open_bytes(self, name: str, box: bytes, *about: str) -> bytes:
+        """The same for bytes."""
+        key = next((key for key in self._known() if key.name == name), None)
+        if key is None:
+            raise SettingsError(
+                f"it was sealed with the key {name!r}, which is not here",
+                where=" ".join(about),
+                remedy=f"Give this machine the keys of the one that sealed it: {KEYS_VARIABLE}",
+                code="missing_key",
+            )
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415  the cipher is there, or this is not reached
+
+        try:
+            return _cipher(key.key).decrypt(box[:_NONCE_BYTES], box[_NONCE_BYTES:], _bound(about))
+        except (InvalidTag, ValueError):
+            raise DamagedError("what was sealed is not what was written", where=" ".join(about)) from None
+
+    def names(self) -> tuple[str, ...]:
+        """The names of the keys, the one that seals first."""
+        return tuple(key.name for key in self._known())
+
+    def named(self, text: str) -> str:
+        """A name for a text with a secret in it, from which nobody without the key can guess the text."""
+        oldest = self._known()[-1]
+        return hmac.new(oldest.key, text.encode(), "sha256").hexdigest()
+
+    def rotate(self) -> str:
+        """Seal with a new key; the ones before still open what they sealed. The name of the new one."""
+        if self._file is None:
+            raise SettingsError("these keys are kept elsewhere", remedy="Change them there", code="invalid_key")
+        made = _new_key()
+        _written((made, *self._known()), self._file).replace(self._file)
+        return made.name
+
+    # --- the file ----------------------------------------------------------------------------------------------------
+
+    def _known(self) -> tuple[SealingKey, ...]:
+        if self._file is not None:
+            try:
+                self._read(self._file)
+            except FileNotFoundError:
+                self._make(self._file)
+                self._read(self._file)
+        return self._keys
+
+    def _read(self, file: Path) -> None:
+        status = file.stat()
+        seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if seen == self._seen:
+            return
+        with file.open("rb") as opened:
+            _refuse_if_readable_by_others(file, os.fstat(opened.fileno()))
+            text = opened.read()
+        try:
+            self._keys = msgspec.json.decode(text, type=tuple[SealingKey, ...])
+        except msgspec.MsgspecError:
+            self._keys = ()
+        if not self._keys or any(len(key.key) != _KEY_BYTES for key in self._keys):
+            raise SettingsError(
+                "it holds no keys that letters are sealed with",
+                where=str(file),
+                remedy="Put the right file there; without its keys nothing that was sealed can be opened",
+                code="invalid_key",
+            )
+        self._seen = seen
+
+    def _make(self, file: Path) -> None:
+        """Write the first key, unless another process was faster."""
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made = _written((_new_key(),), file)
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(made, file)
+        finally:
+            made.unlink()
+
+
+def sealing_for(store: Any, environment: Mapping[str, str] = os.environ) -> Sealing:
+    """The keys for a store: from the variable, from a file beside the store's, or beside the configuration file."""
+    if given := environment.get(KEYS_VARIABLE):
+        return Sealing.from_text(given, KEYS_VARIABLE)
+    if store.durability == "memory":
+        return Sealing.in_memory()
+    path: Path | None = getattr(store, "path", None)
+    if path is not None:
+        return Sealing.in_file(path.with_name(f"{path.name}-mail-keys.json"))
+    return Sealing.in_file(settings.default_file(environment).with_name("mail-keys.json"))
+
+
+def _new_key() -> SealingKey:
+    return SealingKey(secrets.token_hex(4), secrets.token_bytes(_KEY_BYTES))
+
+
+def _key_from(text: str) -> bytes:
+    try:
+        return base64.b64decode(text.rstrip("=").replace("-", "+").replace("_", "/") + "=", validate=True)
+    except binascii.Error:
+        raise SettingsError("a key is not 32 bytes in base64", code="invalid_key") from None
+
+
+def _bound(about: tuple[str, ...]) -> bytes:
+    return msgspec.json.encode(about)
+
+
+def _cipher(key: bytes) -> AESGCM:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  only what is sensitive needs it
+    except ImportError:
+        raise SettingsError(
+            "sensitive values are sealed by a package that is not installed",
+            remedy="Install dragoman[mail]",
+            code="missing_package",
+        ) from None
+    return AESGCM(key)
+
+
+def _written(keys: tuple[SealingKey, ...], beside: Path) -> Path:
+    """A file with these keys that nobody else can read, under a name of its own."""
+    made = beside.with_name(f".{beside.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(keys))
+        file.flush()
+        os.fsync(descriptor)
+    return made
+
+
+def _refuse_if_readable_by_others(file: Path, status: os.stat_result) -> None:
+    if os.name == "posix" and (status.st_mode & 0o077 or status.st_uid not in (os.geteuid(), 0)):
+        raise SettingsError(
+            "others on this machine can read it, or it is somebody else's, and it holds keys",
+            where=str(file),
+            remedy=f"Run: chmod 600 {shlex.quote(str(file))}",
+            code="unsafe_config",
+        )

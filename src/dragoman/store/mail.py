@@ -1,0 +1,290 @@
+"""The mail of a store: what ``dragoman.mail`` asks of it, whatever engine is below.
+
+    await store.mail.post(posted)                       taken, and safe
+    await store.mail.hand_out("CA", …)                  the next letters, for a while
+    await store.mail.settle(handed, effect)             done with, together with its effect
+    await store.mail.find(task_id="TASK-7")             the letters of a task, with where they stand
+
+Letters come here with everything sensitive taken out or sealed. The one rule: a method returns only after what it
+changed is as safe as the store's ``durability`` says, but for leases and for what is known of a transport, which matter
+only while the machine runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from dragoman.letters.kept import (
+    DeadLetter,
+    Handed,
+    LetterState,
+    MailboxCounts,
+    Outcome,
+    Posted,
+    Receipt,
+    SealedValue,
+)
+from dragoman.store import inbox, letters
+from dragoman.store.inbox import Effect
+from dragoman.store.letters import Key, key_of
+from dragoman.store.rows import micros, time_from
+
+if TYPE_CHECKING:
+    from dragoman.store.store import Store
+
+RETENTION: Final = timedelta(days=90)
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """A letter, and where it stands."""
+
+    posted: Posted
+    state: LetterState
+    attempts: int = 0
+    ended_at: datetime | None = None
+
+
+class MailRoom:
+    """What a store can do with letters."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    # --- delivering --------------------------------------------------------------------------------------------------
+
+    async def post(self, posted: Posted, *, away: bool = False) -> Receipt:
+        """Take a letter. The same again changes nothing; another of the same id is a ``ConflictError``."""
+        return await self._store._write(inbox.post(posted, self._store.clock(), away=away))
+
+    async def arrive(self, posted: Sequence[Posted]) -> list[Receipt]:
+        """Take letters that a transport has brought, all in one transaction."""
+        return await self._store._write(inbox.arrive(posted, self._store.clock(), self._dead_id))
+
+    async def has_any(self, recipient_id: str, team_id: str = "") -> bool:
+        """Whether there is something to be handed out."""
+        return await self._store._read_little(inbox.has_any(recipient_id, team_id, self._store.clock()))
+
+    async def hand_out(
+        self, recipient_id: str, team_id: str = "", *, lease_s: float = 60, limit: int = 1
+    ) -> list[Handed]:
+        """The next letters of a mailbox, in their order; nobody else gets them until the lease is over."""
+        now = self._store.clock()
+        until = now + timedelta(seconds=lease_s)
+        return await self._store._write(
+            inbox.hand_out(recipient_id, team_id, self._store.new_id(), now, until=until, limit=limit)
+        )
+
+    async def settle(self, handed: Handed, effect: Callable[[], Effect] | None = None) -> tuple[bool, Any]:
+        """A letter is done, together with its effect: true and what that gave; false if it had been done before."""
+        return await self._store._write(inbox.settle(key_of(handed.posted), handed.lease, effect, self._store.clock()))
+
+    async def fail(
+        self,
+        handed: Handed,
+        *,
+        error_class: str,
+        reason: str,
+        error: str,
+        retry_at: Callable[[int], datetime | None],
+        told: Callable[[int, bool], Sequence[Posted]],
+        away: bool = False,
+    ) -> Outcome | None:
+        """A letter could not be handled: see ``inbox.fail``."""
+        now = self._store.clock()
+        dead = inbox.buried(handed.posted, reason, error, now, self._dead_id())
+        return await self._store._write(
+            inbox.fail(
+                key_of(handed.posted),
+                handed.lease,
+                error_class=error_class,
+                retry_at=retry_at,
+                dead=dead,
+                told=told,
+                now=now,
+                away=away,
+            )
+        )
+
+    async def give_back(self, handed: Handed) -> None:
+        """Let somebody else have a letter, as if it had not been handed out."""
+        await self._store._write(inbox.give_back(key_of(handed.posted), handed.lease, self._store.clock()))
+
+    async def extend(self, handed: Handed, lease_s: float) -> datetime:
+        """Keep a letter for longer; ``ConflictError`` (``lease_lost``) if somebody else has it."""
+        until = self._store.clock() + timedelta(seconds=lease_s)
+        await self._store._write(inbox.extend(key_of(handed.posted), handed.lease, until))
+        return until
+
+    # --- finding -----------------------------------------------------------------------------------------------------
+
+    async def get(self, recipient_id: str, letter_id: str, team_id: str = "") -> Posted | None:
+        """A letter with its sealed values, or nothing."""
+        return await self._store._read(letters.get((recipient_id, team_id, letter_id)))
+
+    async def find(
+        self,
+        *,
+        recipient_id: str | None = None,
+        sender_id: str | None = None,
+        task_id: str | None = None,
+        letter_id: str | None = None,
+        session_id: str | None = None,
+        user_id: str | None = None,
+        team_id: str | None = None,
+        after: Posted | None = None,
+        limit: int = 100,
+    ) -> list[Standing]:
+        """Letters that fit, with where they stand, in the order in which they were taken."""
+        given = {
+            "recipient_id": recipient_id,
+            "sender_id": sender_id,
+            "task_id": task_id,
+            "letter_id": letter_id,
+            "session_id": session_id,
+            "user_id": user_id,
+            "team_id": team_id,
+        }
+        wanted = {name: value for name, value in given.items() if value is not None}
+        place = None if after is None or after.created_at is None else (micros(after.created_at), after.letter_id)
+        rows = await self._store._read(letters.find(wanted, place, limit))
+        return [
+            Standing(
+                posted=letters.posted_from(row[:15]),
+                state=row[15] or "away",
+                attempts=row[16] or 0,
+                ended_at=None if row[17] is None else time_from(row[17]),
+            )
+            for row in rows
+        ]
+
+    async def sealed(self, posted: Posted) -> tuple[SealedValue, ...]:
+        """The sealed values of a letter."""
+        return await self._store._read(letters.sealed_of(key_of(posted)))
+
+    async def counts(self, team_id: str | None = None) -> list[MailboxCounts]:
+        """How much is in each mailbox, of a team if one is named."""
+        return await self._store._read(letters.counts(team_id, self._store.clock()))
+
+    # --- the dead ----------------------------------------------------------------------------------------------------
+
+    def _dead_id(self) -> str:
+        return f"dead_{self._store.new_id()}"
+
+    async def bury(
+        self,
+        *,
+        reason: str,
+        error: str,
+        recipient_id: str = "",
+        team_id: str = "",
+        letter_id: str | None = None,
+        sender_id: str | None = None,
+        task_id: str | None = None,
+        user_id: str | None = None,
+        key_id: str | None = None,
+        raw: bytes | None = None,
+        told: Sequence[Posted] = (),
+        away: bool = False,
+    ) -> DeadLetter:
+        """Keep what is no letter, or none that can be delivered, and tell others of it."""
+        now = self._store.clock()
+        dead = DeadLetter(
+            id=self._dead_id(),
+            recipient_id=recipient_id,
+            team_id=team_id,
+            letter_id=letter_id,
+            sender_id=sender_id,
+            task_id=task_id,
+            reason=reason,
+            error=error,
+            user_id=user_id,
+            died_at=now,
+            key_id=key_id,
+            raw=raw,
+        )
+        await self._store._write(inbox.keep_dead(dead, told, now, away=away))
+        return dead
+
+    async def give_up_sending(
+        self, posted: Posted, *, reason: str, error: str, told: Sequence[Posted] = (), away: bool = False
+    ) -> DeadLetter:
+        """No transport can carry a letter: it is dead, and out of the outbox."""
+        now = self._store.clock()
+        dead = inbox.buried(posted, reason, error, now, self._dead_id())
+        await self._store._write(inbox.give_up_sending(dead, posted, told, now, away=away))
+        return dead
+
+    async def dead_letters(
+        self,
+        *,
+        dead_id: str | None = None,
+        recipient_id: str | None = None,
+        sender_id: str | None = None,
+        user_id: str | None = None,
+        team_id: str | None = None,
+        limit: int = 100,
+        resent_too: bool = False,
+    ) -> list[DeadLetter]:
+        """Dead letters, the newest first."""
+        given = {
+            "id": dead_id,
+            "recipient_id": recipient_id,
+            "sender_id": sender_id,
+            "user_id": user_id,
+            "team_id": team_id,
+        }
+        wanted = {name: value for name, value in given.items() if value is not None}
+        return await self._store._read(letters.dead_letters(wanted, limit, all_of_them=resent_too))
+
+    async def resend(self, dead: DeadLetter, posted: Posted | None = None, *, away: bool = False) -> Receipt:
+        """Send a dead letter again: the one that is kept, or ``posted``, which was made of its bytes."""
+        return await self._store._write(inbox.resend(dead, posted, self._store.clock(), away=away))
+
+    # --- the outbox --------------------------------------------------------------------------------------------------
+
+    async def origin(self) -> str:
+        """What other stores know this one by."""
+        return await self._store._write(inbox.origin(self._store.new_id()))
+
+    async def claim(self, again_s: float, limit: int) -> list[tuple[Posted, int]]:
+        """Letters that are to be sent, and how often they were; nobody else sends them for so long."""
+        now = self._store.clock()
+        return await self._store._write(inbox.claim(now, now + timedelta(seconds=again_s), limit))
+
+    async def published(self, keys: Sequence[Key], again_s: float) -> None:
+        """The transport has these; they are sent again after so long, unless a receipt comes first."""
+        now = self._store.clock()
+        await self._store._write(inbox.published(keys, now, now + timedelta(seconds=again_s)))
+
+    async def put_off(self, keys: Sequence[Key], again_s: float) -> None:
+        """The transport did not take these."""
+        await self._store._write(inbox.put_off(keys, self._store.clock() + timedelta(seconds=again_s)))
+
+    async def receipts(self, keys: Sequence[Key]) -> None:
+        """The recipients have these letters, and they need not be sent again."""
+        await self._store._write(inbox.receipts(keys))
+
+    async def next_to_send(self) -> datetime | None:
+        """When a letter is to be sent, or sent again; nothing if there is none."""
+        return await self._store._read_little(inbox.next_to_send())
+
+    # --- care --------------------------------------------------------------------------------------------------------
+
+    async def reseal(self, key_id: str, resealed: Callable[..., tuple[str, bytes]]) -> int:
+        """Have every value that another key has sealed sealed with this one; how many that were."""
+        count = 0
+        while changed := await self._store._write(letters.reseal(key_id, resealed)):
+            count += changed
+        return count
+
+    async def sweep(self, older_than: timedelta = RETENTION) -> int:
+        """Delete letters that were done with so long ago; how many. One of them, sent again, would be new."""
+        before = self._store.clock() - older_than
+        swept = 0
+        while gone := await self._store._write(letters.sweep(before)):
+            swept += gone
+        return swept

@@ -1,0 +1,111 @@
+"""What became of tasks, and which letters wait for it.
+
+A letter that needs other tasks is held until each of them has succeeded; ``task_needs`` has a row for every one that
+has not. What is known of a task comes from the results that were sent. The one rule: no task waits for itself, however
+long the way round; a letter that would close a circle is refused, and the error names the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from datetime import datetime
+
+from dragoman.errors import ConflictError
+from dragoman.letters.kept import Posted
+from dragoman.store.letters import KEYED, Steps, key_of
+from dragoman.store.operation import LOCKED, Rows, Statement
+from dragoman.store.rows import micros
+
+_STATES = {"success": "succeeded", "partial_success": "partial", "failed": "failed"}
+_NOTE = (
+    "INSERT INTO task_states (task_id, team_id, state, changed_at) VALUES (?, ?, ?, ?) ON CONFLICT (task_id, team_id)"
+)
+
+
+def need(posted: Posted, now: datetime) -> Generator[Statement, Rows, bool]:
+    """Note what a letter needs; whether it has to wait for anything."""
+    if not posted.needs:
+        return False
+    team, at = posted.team_id, micros(now)
+    # One at a time: two letters that are sent at once may close a circle together.
+    yield f"{_NOTE} DO UPDATE SET changed_at = excluded.changed_at", ("", team, "", at)
+    missing: list[str] = []
+    for needed in sorted(set(posted.needs)):
+        rows = yield f"{_NOTE} DO UPDATE SET team_id = excluded.team_id RETURNING state", (needed, team, "", at)
+        if rows[0][0] != "succeeded":
+            missing.append(needed)
+    for needed in missing:
+        way = yield from _way(needed, posted.task_id, team)
+        if way:
+            raise ConflictError(
+                f"it would wait for itself: {' → '.join((posted.task_id, *way))}",
+                where=f"letter {posted.letter_id}, context.depends_on",
+                remedy="Take one of these out of the circle",
+                code="dependency_cycle",
+            )
+    for needed in missing:
+        yield (
+            "INSERT INTO task_needs (task_id, team_id, needed_id, recipient_id, letter_id) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT (task_id, team_id, needed_id, recipient_id, letter_id) DO NOTHING",
+            (posted.task_id, team, needed, posted.recipient_id, posted.letter_id),
+        )
+    return bool(missing)
+
+
+def _way(first: str, last: str, team: str) -> Generator[Statement, Rows, tuple[str, ...]]:
+    """The tasks on the way from one to another along what they need; nothing if there is none."""
+    before: dict[str, str] = {first: ""}
+    waiting = [first]
+    while waiting:
+        task = waiting.pop()
+        if task == last:
+            way = [task]
+            while way[0] != first:
+                way.insert(0, before[way[0]])
+            return tuple(way)
+        rows = yield "SELECT DISTINCT needed_id FROM task_needs WHERE task_id = ? AND team_id = ?", (task, team)
+        for (needed,) in rows:
+            if needed not in before:
+                before[needed] = task
+                waiting.append(needed)
+    return ()
+
+
+def note(posted: Posted, now: datetime) -> Steps:
+    """Note what a result says of its task, and let go what was held for it."""
+    if posted.type != "task_result" or posted.status is None:
+        return
+    task, team, state = posted.task_id, posted.team_id, _STATES.get(posted.status, posted.status)
+    yield (
+        f"{_NOTE} DO UPDATE SET state = excluded.state, changed_at = excluded.changed_at"
+        " WHERE task_states.state <> 'succeeded'",  # what has succeeded once has
+        (task, team, state, micros(now)),
+    )
+    if state == "succeeded":
+        rows = yield (
+            "DELETE FROM task_needs WHERE needed_id = ? AND team_id = ? RETURNING recipient_id, letter_id",
+            (task, team),
+        )
+        for recipient_id, letter_id in sorted(set(rows)):
+            yield from _let_go(recipient_id, team, letter_id)
+
+
+def _let_go(recipient_id: str, team_id: str, letter_id: str) -> Steps:
+    """Let a letter go that was held, if it needs nothing more."""
+    key = (recipient_id, team_id, letter_id)
+    if (yield f"SELECT 1 FROM task_needs WHERE {KEYED} LIMIT 1", key):
+        return
+    yield f"SELECT last_number FROM mailboxes WHERE recipient_id = ? AND team_id = ?{LOCKED}", key[:2]
+    for table, is_open in (("inbox", " AND e.ended_at IS NULL"), ("outbox", "")):
+        yield (
+            f"UPDATE {table} SET state = CASE WHEN EXISTS (SELECT 1 FROM {table} AS e WHERE e.recipient_id ="
+            f" {table}.recipient_id AND e.team_id = {table}.team_id AND e.task_id = {table}.task_id"
+            f" AND e.number < {table}.number{is_open}) THEN 'behind' ELSE 'ready' END"
+            f" WHERE {KEYED} AND state = 'held'",
+            key,
+        )
+
+
+def forget_needs(posted: Posted) -> Steps:
+    """A letter waits for nothing any more."""
+    yield f"DELETE FROM task_needs WHERE {KEYED}", key_of(posted)

@@ -1,0 +1,69 @@
+"""Ground for the tests of mail: a store of every engine, its mail, and letters to send."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.letters import Letter, error_letter, needs_input_letter, task_result_letter
+from dragoman.mail import Mail
+from dragoman.store import Store
+from tests.store.conftest import (
+    Clock,
+    clock,
+    place,
+    postgres,
+    postgres_server,
+    pytest_pyfunc_call,
+    runner,
+    shared_place,
+    store,
+)
+from tests.store.faults.conftest import chance, count, pytest_terminal_summary
+
+__all__ = [
+    "Clock",
+    "chance",
+    "clock",
+    "count",
+    "place",
+    "postgres",
+    "postgres_server",
+    "pytest_pyfunc_call",
+    "pytest_terminal_summary",
+    "runner",
+    "shared_place",
+    "store",
+]
+
+WHEN = "2026-11-15T12:00:00Z"
+
+
+@pytest.fixture
+def mail(store: Store, clock: Clock) -> Mail:
+    """The mail of a fresh store, with a clock that stands still."""
+    store.clock = clock
+    return Mail(store, chance=lambda: 0.0)
+
+
+def result(task: str = "TASK-1", to: str = "ARCH", status: str = "success", **more: Any) -> Letter:
+    """A result of a task."""
+    given = {"sender_id": "CA", "output": f"{task} is done", "timestamp": WHEN, **more}
+    return task_result_letter(recipient_id=to, task_id=task, status=status, **given)
+
+
+def request(task: str = "TASK-1", to: str = "HUMAN", **more: Any) -> Letter:
+    """A request for a secret and for a choice."""
+    wanted = [
+        {"id": "api_key", "type": "string", "description": "API key", "sensitive": True},
+        {"id": "preference", "type": "enum", "options": ["a", "b"], "description": "Which"},
+    ]
+    given = {"sender_id": "CA", "timestamp": WHEN, "requested_inputs": wanted, **more}
+    return needs_input_letter(recipient_id=to, task_id=task, **given)
+
+
+def failure(task: str = "TASK-1", to: str = "ARCH", **more: Any) -> Letter:
+    """An error."""
+    given = {"sender_id": "CA", "timestamp": WHEN, "code": "FAILED", "message": "It failed", **more}
+    return error_letter(recipient_id=to, task_id=task, **given)

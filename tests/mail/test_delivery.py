@@ -1,0 +1,435 @@
+"""Letters are taken, handed out in order, done with once, tried again, and given up."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from dragoman.errors import ConflictError, LetterError, UnknownLetterError
+from dragoman.letters import write_letter
+from dragoman.mail import POSTMASTER, DeadLetter, Mail, RetryRule
+from dragoman.store import Store
+from dragoman.store.sessions import change_session
+from tests.mail.conftest import Clock, failure, result
+from tests.store.conftest import Place
+
+
+def ids(deliveries: list[Any]) -> list[str]:
+    return [delivery.letter_id for delivery in deliveries]
+
+
+async def test_a_letter_comes_out_as_it_was_sent(mail: Mail) -> None:
+    sent = result(message_id="L1", trace_id="abc", context={"environment": "staging"})
+    receipt = await mail.send(sent)
+    (delivery,) = await mail.receive("ARCH")
+    assert write_letter(delivery.letter) == write_letter(sent)
+    assert (receipt.letter_id, receipt.is_new, receipt.state) == ("L1", True, "ready")
+    assert (delivery.letter_id, delivery.attempts) == ("L1", 1)
+
+
+async def test_the_same_letter_five_times_with_higher_retry_counts_is_one_letter(mail: Mail) -> None:
+    receipts = [
+        await mail.send(result(retry_count=count, timestamp=f"2026-11-15T12:00:0{count}Z")) for count in range(5)
+    ]
+    assert len({receipt.letter_id for receipt in receipts}) == 1
+    assert [receipt.is_new for receipt in receipts] == [True, False, False, False, False]
+    deliveries = await mail.receive("ARCH")
+    assert len(deliveries) == 1
+    assert (await deliveries[0].ack()).is_first
+    assert (await mail.send(result(retry_count=5))).state == "done"
+    assert await mail.receive("ARCH") == []
+
+
+async def test_another_letter_of_the_same_id_is_a_conflict(mail: Mail) -> None:
+    await mail.send(result(message_id="L1"))
+    with pytest.raises(ConflictError) as caught:
+        await mail.send(result(message_id="L1", output="something else"))
+    assert caught.value.code == "letter_conflict"
+    assert len(await mail.receive("ARCH")) == 1
+
+
+async def test_a_sender_that_is_not_the_one_in_the_letter_is_refused(mail: Mail) -> None:
+    with pytest.raises(LetterError) as caught:
+        await mail.send(result(), sender="CC")
+    assert caught.value.code == "sender_mismatch"
+    assert await mail.receive("ARCH") == []
+
+
+async def test_nobody_else_gets_a_letter_while_its_lease_lasts(mail: Mail, clock: Clock) -> None:
+    await mail.send(result())
+    (first,) = await mail.receive("ARCH", lease_s=60)
+    assert await mail.receive("ARCH") == []
+    clock.move(seconds=59)
+    assert await mail.receive("ARCH") == []
+    clock.move(seconds=1)
+    (second,) = await mail.receive("ARCH")
+    assert (second.letter_id, second.attempts) == (first.letter_id, 2)
+
+
+async def test_a_lease_can_be_extended_by_its_holder_only(mail: Mail, clock: Clock) -> None:
+    await mail.send(result())
+    (first,) = await mail.receive("ARCH", lease_s=60)
+    await first.extend(120)
+    clock.move(seconds=119)
+    assert await mail.receive("ARCH") == []
+    clock.move(seconds=1)
+    (second,) = await mail.receive("ARCH")
+    for late in (first.extend(), first.ack(), first.nack("too late")):
+        with pytest.raises(ConflictError) as caught:
+            await late
+        assert caught.value.code == "lease_lost"
+    assert (await second.ack()).is_first
+
+
+async def test_a_second_ack_changes_nothing(mail: Mail) -> None:
+    await mail.send(result())
+    (delivery,) = await mail.receive("ARCH")
+    assert (await delivery.ack()).is_first
+    assert not (await delivery.ack()).is_first
+    assert await delivery.nack("after all") is None
+
+
+async def test_letters_of_one_task_are_handed_out_one_after_another_in_their_order(mail: Mail) -> None:
+    for number in range(3):
+        await mail.send(result("TASK-1", message_id=f"A{number}"))
+        await mail.send(result("TASK-2", message_id=f"B{number}"))
+    seen = []
+    while deliveries := await mail.receive("ARCH"):
+        seen.append(ids(deliveries))
+        for delivery in deliveries:
+            await delivery.ack()
+    assert seen == [["A0", "B0"], ["A1", "B1"], ["A2", "B2"]]
+
+
+async def test_a_letter_waits_while_an_earlier_one_of_its_task_is_to_be_tried_again(mail: Mail, clock: Clock) -> None:
+    await mail.send(result(message_id="A0"))
+    await mail.send(result(message_id="A1"))
+    (first,) = await mail.receive("ARCH")
+    outcome = await first.nack("it broke")
+    assert outcome is not None
+    assert outcome.retry_at is not None
+    assert await mail.receive("ARCH") == []
+    clock.now = outcome.retry_at
+    (again,) = await mail.receive("ARCH")
+    assert (again.letter_id, again.attempts) == ("A0", 2)
+    await again.ack()
+    assert ids(await mail.receive("ARCH")) == ["A1"]
+
+
+async def test_retries_wait_longer_each_time_and_end_with_a_dead_letter_and_somebody_told(
+    mail: Mail, clock: Clock
+) -> None:
+    await mail.send(result(message_id="A0", trace_id="t-1"))
+    await mail.send(result(message_id="A1"))
+    pauses = []
+    while True:
+        (delivery,) = await mail.receive("ARCH")
+        outcome = await delivery.nack("connection refused")
+        assert outcome is not None
+        if outcome.retry_at is None:
+            break
+        pauses.append((outcome.retry_at - clock.now).total_seconds())
+        clock.now = outcome.retry_at
+    assert pauses == [5, 10, 20]
+    (dead,) = await mail.dead_letters()
+    assert (dead.id, dead.letter_id, dead.reason, dead.sender_id) == (
+        outcome.dead_letter_id,
+        "A0",
+        "retries_exhausted",
+        "CA",
+    )
+    assert dead.raw is not None
+    assert b"TASK-1 is done" in dead.raw
+    (told,) = await mail.receive("HUMAN")
+    assert told.letter.sender_id == POSTMASTER
+    assert told.letter.payload.details["letter_id"] == "A0"
+    assert told.letter.trace_id == "t-1"
+    assert ids(await mail.receive("ARCH")) == ["A1"]  # which need not wait any longer
+
+
+async def test_how_often_it_is_tried_again_depends_on_the_class_of_the_error(mail: Mail, clock: Clock) -> None:
+    tries = {}
+    for name in (
+        "error",
+        "critical_error",
+        "dependency_blocked",
+        "resource_constraint",
+        "needs_input",
+        "not_retryable",
+    ):
+        await mail.send(result(f"T-{name.upper()}", to="CC"))
+        attempts = 0
+        while deliveries := await mail.receive("CC"):
+            attempts += 1
+            outcome = await deliveries[0].nack("broken", error_class=name)
+            assert outcome is not None
+            clock.now = outcome.retry_at or clock.now
+        tries[name] = attempts
+    assert tries == {
+        "error": 4,
+        "critical_error": 2,
+        "dependency_blocked": 6,
+        "resource_constraint": 4,
+        "needs_input": 1,
+        "not_retryable": 1,
+    }
+
+
+async def test_what_is_critical_is_told_at_once(mail: Mail) -> None:
+    await mail.send(result())
+    (delivery,) = await mail.receive("ARCH")
+    outcome = await delivery.nack(RuntimeError("fatal: data loss"))
+    assert outcome is not None
+    assert outcome.retry_at is not None
+    (told,) = await mail.receive("HUMAN")
+    assert told.letter.payload.details["error_class"] == "critical_error"
+
+
+async def test_an_escalation_that_fails_is_not_escalated(store: Store, clock: Clock) -> None:
+    store.clock = clock
+    mail = Mail(store, rules={"error": RetryRule(0)}, escalate_to="BOSS")
+    await mail.send(result())
+    for recipient in ("ARCH", "BOSS"):
+        (delivery,) = await mail.receive(recipient)
+        await delivery.nack("no")
+    assert await mail.receive("BOSS") == []
+    assert [dead.recipient_id for dead in await mail.dead_letters()] == ["BOSS", "ARCH"]
+
+
+async def test_a_dead_letter_that_is_sent_again_is_handed_out_again(mail: Mail) -> None:
+    await mail.send(result(message_id="A0"))
+    (delivery,) = await mail.receive("ARCH")
+    await delivery.nack("no", error_class="not_retryable")
+    (dead,) = await mail.dead_letters()
+    receipt = await mail.resend(dead.id)
+    assert (receipt.letter_id, receipt.state) == ("A0", "ready")
+    assert await mail.dead_letters() == []
+    (again,) = await mail.receive("ARCH")
+    assert (again.letter_id, again.attempts) == ("A0", 1)
+    assert (await again.ack()).is_first
+    assert (await mail.resend(dead.id)).state == "done"  # and not handed out a third time
+    assert await mail.receive("ARCH") == []
+
+
+async def test_a_dead_letter_that_nobody_knows_cannot_be_sent_again(mail: Mail) -> None:
+    with pytest.raises(UnknownLetterError):
+        await mail.resend("dead_0")
+
+
+BAD = {
+    "no task": b'{"type":"task_result","protocol_version":"1.0","sender_id":"CA","recipient_id":"ARCH","timestamp":"2025-05-21T20:00:00Z","payload":{"status":"success","result":{"output":"x"}}}',
+    "no payload": b'{"type":"task_result","protocol_version":"1.0","sender_id":"CA","recipient_id":"ARCH","timestamp":"2025-05-21T20:00:00Z","task_id":"T"}',
+    "unknown type": b'{"type":"done","protocol_version":"1.0","sender_id":"CA","recipient_id":"ARCH","timestamp":"2025-05-21T20:00:00Z","task_id":"T","payload":{}}',
+    "newer version": b'{"type":"task_result","protocol_version":"9.0","sender_id":"CA","recipient_id":"ARCH","timestamp":"2025-05-21T20:00:00Z","task_id":"T","payload":{"status":"success","result":{"output":"x"}}}',
+    "inconsistent": b'{"type":"task_result","protocol_version":"1.0","sender_id":"CA","recipient_id":"ARCH","timestamp":"2025-05-21T20:00:00Z","task_id":"T","payload":{"status":"success","success":false,"result":{"output":"x"}}}',
+    "score": b'{"type":"task_result","protocol_version":"1.0","sender_id":"CA","recipient_id":"ARCH","timestamp":"2025-05-21T20:00:00Z","task_id":"T","payload":{"status":"success","score":1.01,"result":{"output":"x"}}}',
+    "no number": b'{"type":"task_result","protocol_version":"1.0","sender_id":"CA","recipient_id":"ARCH","timestamp":"2025-05-21T20:00:00Z","task_id":"T","payload":{"status":"success","score":NaN,"result":{"output":"x"}}}',
+}
+
+
+@pytest.mark.parametrize("data", BAD.values(), ids=BAD)
+async def test_what_is_no_letter_is_kept_with_its_reason_and_its_bytes_and_the_sender_is_told(
+    mail: Mail, data: bytes
+) -> None:
+    dead = await mail.take(data)
+    assert isinstance(dead, DeadLetter)
+    assert dead.reason in (
+        "invalid_letter",
+        "unknown_letter_type",
+        "unsupported_protocol_version",
+        "inconsistent_result",
+        "invalid_json",
+    )
+    assert await mail.receive("ARCH") == []
+    (kept,) = await mail.dead_letters()
+    assert kept.key_id is not None
+    assert kept.raw is not None
+    assert mail.sealing.open_bytes(kept.key_id, kept.raw, "dead letter", "") == data
+    with pytest.raises(LetterError if dead.reason != "invalid_json" else Exception):
+        await mail.resend(dead.id)
+    told = await mail.receive("CA")
+    if dead.sender_id == "CA":
+        assert told[0].letter.payload.code == dead.reason.upper()
+    else:
+        assert told == []  # nobody can tell who sent it
+
+
+async def test_bytes_that_are_nothing_at_all_are_kept_and_nobody_is_told(mail: Mail) -> None:
+    for data in (b"", b"\xff\xfe", b"[]", b"null", b'{"sender_id":"nobody we know"}', b"{" * 100_000):
+        assert isinstance(await mail.take(data), DeadLetter)
+    assert len(await mail.dead_letters()) == 6
+    assert [counts.recipient_id for counts in await mail.counts()] == [""]
+
+
+async def test_an_error_letter_that_is_malformed_is_answered_by_nobody(mail: Mail) -> None:
+    bad = b'{"type":"error","protocol_version":"1.0","sender_id":"CA","recipient_id":"ARCH","timestamp":"2025-05-21T20:00:00Z","task_id":"T","payload":{}}'
+    assert isinstance(await mail.take(bad), DeadLetter)
+    assert await mail.receive("CA") == []
+
+
+async def test_durations_that_differ_are_taken(mail: Mail) -> None:
+    receipt = await mail.send(result(duration_sec=12.34, metrics={"duration_ms": 99999}))
+    assert receipt.is_new
+
+
+async def test_the_path_of_an_artifact_is_data(mail: Mail) -> None:
+    paths = [{"type": "file", "path": path} for path in ("/etc/passwd", "../x")]
+    await mail.send(result(artifacts=paths))
+    (delivery,) = await mail.receive("ARCH")
+    assert [artifact.path for artifact in delivery.letter.payload.result.artifacts] == ["/etc/passwd", "../x"]
+
+
+# --- effects ---------------------------------------------------------------------------------------------------------
+
+
+def renamed(session_id: str, title: str) -> Any:
+    return change_session(session_id, {"title": title}, datetime.now(UTC))
+
+
+async def test_an_effect_happens_with_its_letter(mail: Mail, store: Store) -> None:
+    session = await store.create_session()
+    await mail.send(result())
+    (delivery,) = await mail.receive("ARCH")
+    acked = await delivery.ack(renamed(session.id, "done"))
+    assert (acked.is_first, acked.result.title) == (True, "done")
+    assert (await store.get_session(session.id)).title == "done"
+    acked = await delivery.ack(renamed(session.id, "twice"))
+    assert not acked.is_first
+    assert (await store.get_session(session.id)).title == "done"
+
+
+async def test_an_effect_that_fails_leaves_its_letter(mail: Mail, store: Store) -> None:
+    session = await store.create_session(title="before")
+
+    def broken(_: Any) -> Generator[Any, Any, None]:
+        yield "UPDATE sessions SET title = ? WHERE id = ?", ("half", session.id)
+        raise ValueError("no")
+
+    await mail.send(result())
+    (delivery,) = await mail.receive("ARCH")
+    with pytest.raises(ValueError, match="no"):
+        await delivery.ack(broken)
+    assert (await store.get_session(session.id)).title == "before"
+    assert (await delivery.ack()).is_first
+
+
+async def test_the_effect_of_somebody_who_was_too_slow_does_not_happen(mail: Mail, store: Store, clock: Clock) -> None:
+    session = await store.create_session(title="before")
+    await mail.send(result())
+    (slow,) = await mail.receive("ARCH", lease_s=1)
+    clock.move(seconds=2)
+    (quick,) = await mail.receive("ARCH")
+    with pytest.raises(ConflictError):
+        await slow.ack(renamed(session.id, "slow"))
+    await quick.ack(renamed(session.id, "quick"))
+    assert (await store.get_session(session.id)).title == "quick"
+
+
+# --- what waits for other tasks --------------------------------------------------------------------------------------
+
+
+async def test_a_letter_is_held_until_the_tasks_that_it_needs_have_succeeded(mail: Mail) -> None:
+    receipt = await mail.send(result("TASK-3", to="CC", depends_on=["TASK-1", "TASK-2"]))
+    assert receipt.state == "held"
+    for task, status, held in (
+        ("TASK-1", "success", True),
+        ("TASK-2", "failed", True),
+        ("TASK-2", "partial_success", True),
+        ("TASK-2", "success", False),
+    ):
+        await mail.send(result(task, status=status))
+        assert (await mail.receive("CC") == []) is held
+
+
+async def test_a_task_that_has_succeeded_before_holds_nothing(mail: Mail) -> None:
+    await mail.send(result("TASK-1"))
+    await mail.send(result("TASK-1", status="failed"))  # what has succeeded once has
+    assert (await mail.send(result("TASK-2", to="CC", depends_on=["TASK-1"]))).state == "ready"
+
+
+async def test_a_letter_that_is_held_keeps_its_place_in_its_task(mail: Mail) -> None:
+    await mail.send(result("TASK-2", to="CC", message_id="A0", depends_on=["TASK-1"]))
+    await mail.send(result("TASK-2", to="CC", message_id="A1"))
+    assert await mail.receive("CC") == []
+    await mail.send(result("TASK-1"))
+    (first,) = await mail.receive("CC")
+    assert first.letter_id == "A0"
+    await first.ack()
+    assert ids(await mail.receive("CC")) == ["A1"]
+
+
+async def test_tasks_that_would_wait_for_each_other_are_refused_with_the_way_round(mail: Mail) -> None:
+    await mail.send(failure("A", depends_on=["B"]))
+    await mail.send(failure("B", depends_on=["C"]))
+    with pytest.raises(ConflictError, match="C → A → B → C") as caught:
+        await mail.send(failure("C", depends_on=["X", "A"]))
+    assert caught.value.code == "dependency_cycle"
+    with pytest.raises(ConflictError, match="D → D"):
+        await mail.send(failure("D", depends_on=["D"]))
+    assert len(await mail.letters()) == 2  # nothing is left of what was refused
+
+
+async def test_an_answer_to_a_question_is_no_success_of_the_task(mail: Mail) -> None:
+    await mail.send(failure("B", to="CC", depends_on=["A"]))
+    await mail.send(result("A", inputs={"x": 1}))
+    assert await mail.receive("CC") == []
+
+
+# --- teams, threads, numbers -----------------------------------------------------------------------------------------
+
+
+async def test_a_team_sees_nothing_of_another(mail: Mail) -> None:
+    ours, theirs = mail.of(team_id="us", user_id="ann"), mail.of(team_id="them")
+    await ours.send(result("TASK-1", message_id="L"))
+    await theirs.send(result("TASK-1", message_id="L", output="theirs"))
+    await theirs.send(failure("TASK-2", to="CC", depends_on=["TASK-1"]))
+    await ours.send(failure("TASK-3", to="CC", depends_on=["TASK-2"]))
+    assert [one.posted.user_id for one in await ours.thread("TASK-1")] == ["ann"]
+    assert [one.letter.payload.result.output for one in await ours.receive("ARCH")] == ["TASK-1 is done"]
+    assert [one.letter.payload.result.output for one in await theirs.receive("ARCH")] == ["theirs"]
+    assert ids(await mail.receive("ARCH")) == []
+    assert {one.recipient_id: one.held for one in await ours.counts()} == {"ARCH": 0, "CC": 1}
+
+
+async def test_a_thread_has_the_letters_of_a_task_in_order_and_where_they_stand(mail: Mail, clock: Clock) -> None:
+    await mail.send(result("T", message_id="L1"))
+    clock.move(seconds=1)
+    await mail.send(failure("T", to="CC", message_id="L2"))
+    (delivery,) = await mail.receive("ARCH")
+    await delivery.ack()
+    thread = await mail.thread("T")
+    assert [(one.posted.letter_id, one.state) for one in thread] == [("L1", "done"), ("L2", "ready")]
+    assert [one.posted.letter_id for one in await mail.letters(task_id="T", after=thread[0].posted)] == ["L2"]
+
+
+async def test_what_is_in_mailboxes_is_counted(mail: Mail, clock: Clock) -> None:
+    for number in range(6):
+        await mail.send(result(f"T{number}"))
+    await mail.send(result("T0", output="more"))
+    await mail.send(result("T9", depends_on=["T8"]))
+    first, second, third, fourth, *_ = await mail.receive("ARCH")
+    await first.ack()
+    await second.nack("later")
+    await third.nack("never", error_class="not_retryable")
+    counts = {one.recipient_id: one for one in await mail.counts()}
+    arch = counts["ARCH"]
+    assert (arch.ready, arch.leased, arch.waiting, arch.held, arch.done, arch.dead) == (1, 3, 1, 1, 1, 1)
+    clock.move(seconds=90)
+    assert fourth.letter_id in ids(again := await mail.receive("ARCH"))
+    counts = {one.recipient_id: one for one in await mail.counts()}
+    assert counts["ARCH"].retries == len(again) - 1  # one of them is handed out for the first time
+
+
+async def test_two_stores_on_one_database_hand_out_each_letter_once(shared_place: Place) -> None:
+    async with shared_place.open() as one, shared_place.open() as two:
+        here, there = Mail(one), Mail(two)
+        for number in range(20):
+            await (here if number % 2 else there).send(result(f"T{number}"))
+        first = await here.receive("ARCH", limit=7)
+        second = await there.receive("ARCH", limit=20)
+        assert len(first) == 7
+        assert not set(ids(first)) & set(ids(second))
+        assert len(first) + len(second) == 20
