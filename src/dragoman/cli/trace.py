@@ -16,7 +16,6 @@ from rich.text import Text
 from dragoman.cli.store_option import JsonOption, Positive, StoreOption, opened, session_named
 from dragoman.cli.terminal import console, counted, dollars, moment, print_json, print_line, safe_line, size
 from dragoman.errors import InputError
-from dragoman.message import Message, Role, TextBlock
 from dragoman.store import Store
 from dragoman.store.trace import SYSTEM
 from dragoman.store.values import Evaluation, TraceEvent
@@ -262,9 +261,11 @@ async def evaluate(
     """
     if score is None and success is None:
         raise InputError("nothing says how good it was", remedy="Give --score, --success or --no-success")
+    from dragoman.turn.judged import judged_turn  # noqa: PLC0415  a turn brings much along
+
     async with opened(store) as kept:
         found = await session_named(kept, session)
-        turn = await _last_turn(kept, found.id)
+        turn = await judged_turn(kept, found.id)
         made = await kept.record_evaluation(
             found.id, score=score, success=success, notes=notes, evaluator=evaluator, **turn
         )
@@ -272,37 +273,6 @@ async def evaluate(
         print_json(made)
         return
     _print_evaluation(console(), made)
-
-
-async def _last_turn(store: Store, session_id: str) -> dict[str, Any]:
-    """What is known of the last turn: the model that answered, what it cost and what it looked like."""
-    from dragoman.routing import facts_of  # noqa: PLC0415  only who evaluates needs routing
-
-    history = [row.message async for row in store.history(session_id)]
-    begin = next((at for at in range(len(history) - 1, -1, -1) if _is_question(history[at])), None)
-    if begin is None:
-        raise InputError("there is no turn in it yet", where=f"session {session_id}", remedy="Ask something first")
-    answers = [message for message in history[begin + 1 :] if message.role is Role.ASSISTANT]
-    if not answers:
-        raise InputError("nobody has answered its last message", where=f"session {session_id}")
-    used = [answer.metadata.usage for answer in answers if answer.metadata.usage is not None]
-    prompt = used[0].input_tokens + used[0].cached_input_tokens + used[0].cache_creation_input_tokens if used else 0
-    question, last = history[begin], answers[-1]
-    facts = facts_of(history[:begin], question.content, now=question.created_at, estimated_input_tokens=prompt)
-    return {
-        "turn_id": last.metadata.run_id,
-        "message_id": last.id,
-        "model": last.metadata.model,
-        "cost_usd": sum((usage.cost_usd for usage in used), Decimal(0)) if used else None,
-        "duration_ms": float(sum(usage.latency_ms for usage in used)) if used else None,
-        "fingerprint": facts.fingerprint(),
-    }
-
-
-def _is_question(message: Message) -> bool:
-    return message.role is Role.USER and any(
-        not isinstance(block, TextBlock) or block.text for block in message.content
-    )
 
 
 def _print_evaluation(out: Console, made: Evaluation) -> None:

@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from dragoman.errors import DamagedError, FormatError
+from dragoman.ids import derived_ulid
 from dragoman.jsontext import OWN, read_json
 from dragoman.store.calls import visible
 from dragoman.store.operation import Operation, Rows, Statement, operation
 from dragoman.store.rows import micros, time_from
 from dragoman.store.sessions import unknown_session
-from dragoman.store.values import Evaluation, TraceEvent
+from dragoman.store.values import Evaluation, JudgedTotals, TraceEvent
 
 if TYPE_CHECKING:
     from dragoman.ids import UlidSource
@@ -51,7 +52,7 @@ AUDIT_TYPES: Final = (  # which stay for as long as the store
 _EVENT: Final = "id, timestamp_us, session_id, turn_id, parent_event_id, type, actor, sensitivity, payload_json, hash"
 _EVALUATION: Final = (
     "id, session_id, turn_id, message_id, task_id, agent_id, plan_id, evaluator, model, score, success, cost_usd,"
-    " duration_ms, notes, fingerprint_json, created_at, hash"
+    " duration_ms, notes, fingerprint_json, created_at, team_id, hash"
 )
 _STAYS: Final = {"sqlite": "", "postgres": " FOR KEY SHARE"}  # a session that is not deleted until we are done
 _AT_ONCE: Final = 50
@@ -154,14 +155,18 @@ class TraceMethods:
         duration_ms: float | None = None,
         notes: str | None = None,
         fingerprint: Fingerprint | None = None,
+        team_id: str = "",
+        key: str | None = None,
     ) -> Evaluation:
         """Keep how good a turn, a message or a task was: a score from 0 to 1, whether it is good enough, or both.
 
         ``cost_usd`` and ``duration_ms`` are of what was judged. With a model and the fingerprint of the turn, routing
-        learns from it. A session that is not there is an ``UnknownSessionError``.
+        learns from it. A session that is not there is an ``UnknownSessionError``. What has a ``key`` is kept once: the
+        same key again gives what was kept first.
         """
         made = Evaluation(
-            id=f"evl_{self._ids.next()}",
+            id=f"evl_{self._ids.next()}" if key is None else _id_from(team_id, key),
+            team_id=team_id,
             session_id=session_id,
             turn_id=turn_id,
             message_id=message_id,
@@ -179,8 +184,8 @@ class TraceMethods:
             created_at=self.clock(),
         )
         _check(made)
-        await self._write(record(self.engine, made))
-        return made
+        kept: Evaluation = await self._write(record(self.engine, made))
+        return kept
 
     async def evaluations(
         self,
@@ -188,12 +193,25 @@ class TraceMethods:
         *,
         task_id: str | None = None,
         agent_id: str | None = None,
+        model: str | None = None,
+        team_id: str | None = None,
         limit: int = 100,
     ) -> list[Evaluation]:
-        """Evaluations, the newest first: of a session, a task, an agent, or all."""
-        wanted = {"session_id": session_id, "task_id": task_id, "agent_id": agent_id}
+        """Evaluations, the newest first: of a session, a task, an agent, a model, a team, or all."""
+        wanted = {
+            "session_id": session_id,
+            "task_id": task_id,
+            "agent_id": agent_id,
+            "model": model,
+            "team_id": team_id,
+        }
         named = {name: value for name, value in wanted.items() if value is not None}
         found: list[Evaluation] = await self._read(evaluations(named, limit))
+        return found
+
+    async def judged_totals(self, by: str, *, team_id: str | None = None) -> list[JudgedTotals]:
+        """How much was judged and how well, ever, by ``agent`` or by ``model``; of one team only, if named."""
+        found: list[JudgedTotals] = await self._read(judged_totals(by, team_id))
         return found
 
     async def pattern_samples(self, limit: int = 1_000, *, user_id: str | None = None) -> list[PatternSample]:
@@ -350,16 +368,27 @@ def evaluation_row(made: Evaluation) -> tuple[Any, ...]:
         made.notes,
         None if made.fingerprint is None else msgspec.json.encode(made.fingerprint).decode(),
         micros(made.created_at),
+        made.team_id,
     )
-    return (*row, hash_of(row))
+    return (*row, judged_hash(row))
+
+
+def judged_hash(row: Sequence[Any]) -> bytes:
+    """The hash of an evaluation's row. One of no team is what it was before there were teams."""
+    return hash_of(row[:17] if row[16] else row[:16])
+
+
+def _id_from(team_id: str, key: str) -> str:
+    return f"evl_{derived_ulid(0, team_id, key)}"
 
 
 def evaluation_from(row: tuple[Any, ...]) -> Evaluation:
     """The evaluation of a row; ``DamagedError`` if it is not what was written."""
-    if hash_of(row[:16]) != bytes(row[16]):
+    if judged_hash(row) != bytes(row[17]):
         raise DamagedError("its hash does not fit its content", where=f"session {row[1]}, evaluation {row[0]}")
     return Evaluation(
         id=row[0],
+        team_id=row[16],
         session_id=row[1],
         turn_id=row[2],
         message_id=row[3],
@@ -379,18 +408,25 @@ def evaluation_from(row: tuple[Any, ...]) -> Evaluation:
 
 
 @operation
-def record(engine: str, made: Evaluation) -> Generator[Statement, Rows, None]:
-    """Add an evaluation; the same again changes nothing."""
+def record(engine: str, made: Evaluation) -> Generator[Statement, Rows, Evaluation]:
+    """Add an evaluation; what is there already under its id stays, and is what comes back."""
     if made.session_id != SYSTEM:
         there = yield f"SELECT id FROM sessions WHERE id = ?{_STAYS[engine]}", (made.session_id,)
         if not there:
             raise unknown_session(made.session_id)
     row = evaluation_row(made)
-    yield (
+    new = yield (
         f"INSERT INTO evaluations ({_EVALUATION}) VALUES ({', '.join('?' * len(row))})"
-        " ON CONFLICT (session_id, id) DO NOTHING",
+        " ON CONFLICT (session_id, id) DO NOTHING RETURNING 1",
         row,
     )
+    if new:
+        return made
+    kept = yield (
+        f"SELECT {_EVALUATION} FROM evaluations WHERE session_id = ? AND id = ?",
+        (made.session_id, made.id),
+    )
+    return evaluation_from(kept[0])
 
 
 @operation
@@ -402,6 +438,37 @@ def evaluations(wanted: dict[str, str], limit: int) -> Generator[Statement, Rows
         (*wanted.values(), limit),
     )
     return [evaluation_from(row) for row in rows]
+
+
+_JUDGED_BY: Final = {"agent": "agent_id", "model": "model"}
+
+
+@operation
+def judged_totals(by: str, team_id: str | None) -> Generator[Statement, Rows, list[JudgedTotals]]:
+    """Counts and sums by group; what has no such group is left out."""
+    group = _JUDGED_BY[by]
+    whose, who = ("", ()) if team_id is None else (" AND team_id = ?", (team_id,))
+    rows = yield (
+        f"SELECT {group}, count(*), count(DISTINCT task_id), count(success), sum(success), count(score), sum(score),"
+        f" decimal_sum(coalesce(cost_usd, '0')), max(created_at) FROM evaluations"
+        f" WHERE {group} IS NOT NULL{whose} GROUP BY {group}",
+        who,
+    )
+    found = [
+        JudgedTotals(
+            group=row[0],
+            count=int(row[1]),
+            tasks=int(row[2]),
+            with_success=int(row[3]),
+            succeeded=int(row[4] or 0),
+            with_score=int(row[5]),
+            score_sum=float(row[6] or 0),
+            cost_usd=Decimal(str(row[7])),
+            last_at=time_from(int(row[8])),
+        )
+        for row in rows
+    ]
+    return sorted(found, key=lambda one: one.group)
 
 
 @operation
@@ -454,10 +521,10 @@ def without_person(user_id: str) -> Generator[Statement, Rows, None]:
         )
     rows = yield f"SELECT {_EVALUATION} FROM evaluations WHERE evaluator = ?", (user_id,)
     for row in rows:
-        made = (*row[:7], "[erased]", *row[8:13], None, *row[14:16])
+        made = (*row[:7], "[erased]", *row[8:13], None, *row[14:17])
         yield (
             "UPDATE evaluations SET evaluator = ?, notes = NULL, hash = ? WHERE session_id = ? AND id = ?",
-            ("[erased]", hash_of(made), row[1], row[0]),
+            ("[erased]", judged_hash(made), row[1], row[0]),
         )
 
 
@@ -487,7 +554,7 @@ def look(session_id: str) -> Generator[Statement, Rows, list[str]]:
             wrong.extend(
                 f"{name} {row[0]}: its hash does not fit its content"
                 for row in rows
-                if hash_of(row[:-1]) != bytes(row[-1])
+                if (hash_of if table == "events" else judged_hash)(row[:-1]) != bytes(row[-1])
             )
             after = rows[-1][0]
     return wrong

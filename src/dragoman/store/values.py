@@ -145,6 +145,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """How good something was."""
 
     id: str  # evl_<ulid>
+    team_id: str = ""  # who may see it besides those of its session; "" where there is no team
     session_id: str  # "system" if what was judged is of none
     turn_id: str | None = None  # what was judged
     message_id: str | None = None
@@ -160,6 +161,20 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     notes: str | None = None  # without secrets
     fingerprint: dict[str, Any] | None = None  # what the turn looked like when it began: a routing.Fingerprint as JSON
     created_at: datetime
+
+
+class JudgedTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of an agent or a model was judged, ever, and how well."""
+
+    group: str
+    count: int  # evaluations
+    tasks: int  # different tasks among them
+    with_success: int  # those that say whether it was good enough
+    succeeded: int
+    with_score: int
+    score_sum: float
+    cost_usd: Decimal
+    last_at: datetime
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):

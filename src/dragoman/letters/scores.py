@@ -1,0 +1,163 @@
+"""How well tasks went, in numbers: a summary of many evaluations, and whether they get better.
+
+    summary_of(judged)     how many, how often with success, the average score, how long, for how much
+    trend_of(judged)       where scores go: the newer half against the older half, and each point with a rolling average
+    rolling(judged, 10)    the summary of the newest ten
+
+What an evaluation does not say is left out of every average; where none says it, the average is ``None``. The one rule:
+the order in which evaluations are given does not matter; they have times.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+WINDOW: Final = 10  # how many evaluations a rolling average goes over
+_STEADY: Final = 0.05  # a smaller change of the average score is none
+
+
+class Judged(Protocol):
+    """An evaluation, as far as it is counted."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def score(self) -> float | None: ...
+    @property
+    def success(self) -> bool | None: ...
+    @property
+    def duration_ms(self) -> float | None: ...
+    @property
+    def cost_usd(self) -> Decimal | None: ...
+    @property
+    def created_at(self) -> datetime: ...
+
+
+class Durations(msgspec.Struct, frozen=True, kw_only=True):
+    """How long things took: half of them at most so long, 95 of 100, 99 of 100."""
+
+    count: int
+    average_ms: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    longest_ms: float
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """Many evaluations in a few numbers."""
+
+    count: int
+    average_score: float | None = None
+    success_rate: float | None = None
+    durations: Durations | None = None
+    cost_usd: Decimal | None = None
+    first_at: datetime | None = None
+    last_at: datetime | None = None
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """A score, and the average of it and those before."""
+
+    at: datetime
+    score: float
+    rolling_average: float
+
+
+class Trend(msgspec.Struct, frozen=True, kw_only=True):
+    """Where scores go. ``change`` is how much higher the average of the newer half is; ``None`` with fewer than two."""
+
+    direction: Literal["up", "down", "steady", "unknown"]
+    change: float | None
+    points: tuple[Point, ...]
+
+
+def summary_of(judged: Iterable[Judged]) -> Summary:
+    """Many evaluations in a few numbers."""
+    known = _in_order(judged)
+    scores = [one.score for one in known if one.score is not None]
+    verdicts = [one.success for one in known if one.success is not None]
+    costs = [one.cost_usd for one in known if one.cost_usd is not None]
+    return Summary(
+        count=len(known),
+        average_score=_average(scores),
+        success_rate=_average(list(map(float, verdicts))),
+        durations=durations_of([one.duration_ms for one in known if one.duration_ms is not None]),
+        cost_usd=sum(costs, Decimal(0)) if costs else None,
+        first_at=known[0].created_at if known else None,
+        last_at=known[-1].created_at if known else None,
+    )
+
+
+def rolling(judged: Iterable[Judged], newest: int = WINDOW) -> Summary:
+    """The newest few in numbers."""
+    return summary_of(_in_order(judged)[-newest:])
+
+
+def trend_of(judged: Iterable[Judged], window: int = WINDOW) -> Trend:
+    """Where the scores go. An evaluation that only says whether it was good enough counts as 1 or 0."""
+    scores = [(one.created_at, grade) for one in _in_order(judged) if (grade := _grade(one)) is not None]
+    points = tuple(
+        Point(at=at, score=score, rolling_average=_mean([grade for _, grade in scores[max(0, n - window) : n]]))
+        for n, (at, score) in enumerate(scores, 1)
+    )
+    if len(scores) < 2:
+        return Trend(direction="unknown", change=None, points=points)
+    middle = len(scores) // 2
+    change = _mean([grade for _, grade in scores[middle:]]) - _mean([grade for _, grade in scores[:middle]])
+    direction: Literal["up", "down", "steady"] = "steady"
+    if abs(change) >= _STEADY:
+        direction = "up" if change > 0 else "down"
+    return Trend(direction=direction, change=round(change, 6), points=points)
+
+
+def durations_of(milliseconds: Sequence[float]) -> Durations | None:
+    """How long things took, or nothing where nobody said."""
+    if not milliseconds:
+        return None
+    ordered = sorted(milliseconds)
+    return Durations(
+        count=len(ordered),
+        average_ms=_mean(ordered),
+        p50_ms=percentile(ordered, 50),
+        p95_ms=percentile(ordered, 95),
+        p99_ms=percentile(ordered, 99),
+        longest_ms=ordered[-1],
+    )
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The smallest value that at least so many of a hundred do not exceed; one that was really there."""
+    return ordered[max(0, math.ceil(share / 100 * len(ordered)) - 1)]
+
+
+def _in_order(judged: Iterable[Judged]) -> list[Judged]:
+    return sorted(judged, key=lambda one: (one.created_at, one.id))
+
+
+def _grade(one: Judged) -> float | None:
+    if one.score is not None:
+        return one.score
+    return None if one.success is None else float(one.success)
+
+
+def _average(numbers: Sequence[float]) -> float | None:
+    return _mean(numbers) if numbers else None
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return round(math.fsum(numbers) / len(numbers), 6)
+
+
+def grouped(judged: Iterable[Judged], by: str) -> dict[str, list[Judged]]:
+    """Evaluations by ``agent_id``, ``model`` or ``evaluator``; what has none is left out."""
+    named = [(name, one) for one in judged if isinstance(name := getattr(one, by), str)]
+    named.sort(key=lambda pair: pair[0])
+    return {name: [one for _, one in group] for name, group in itertools.groupby(named, key=lambda pair: pair[0])}

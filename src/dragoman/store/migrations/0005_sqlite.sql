@@ -1,0 +1,2 @@
+ALTER TABLE evaluations ADD COLUMN team_id TEXT NOT NULL DEFAULT '';
+CREATE INDEX evaluations_by_team ON evaluations (team_id, created_at);

@@ -1,0 +1,59 @@
+"""What is known of a turn when somebody judges it: who answered, for how much, how long, and what it looked like.
+
+    await judged_turn(store, session_id)             the last turn of a session
+    await judged_turn(store, session_id, turn_id)    that one
+
+The result is what ``store.record_evaluation`` takes, so that routing learns from the judgement. The one rule: nothing
+of what was said is in it, only what it looked like.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from dragoman.errors import InputError
+from dragoman.message import Message, Role, TextBlock
+
+if TYPE_CHECKING:
+    from dragoman.store import Store
+
+
+async def judged_turn(store: Store, session_id: str, turn_id: str | None = None) -> dict[str, Any]:
+    """What is known of a turn; ``InputError`` if there is none, or nobody has answered."""
+    from dragoman.routing import facts_of  # noqa: PLC0415  only who judges needs routing
+
+    history = [row.message async for row in store.history(session_id)]
+    begin, end = _bounds(history, session_id, turn_id)
+    answers = [message for message in history[begin + 1 : end] if message.role is Role.ASSISTANT]
+    if not answers:
+        raise InputError("nobody has answered its last message", where=f"session {session_id}")
+    used = [answer.metadata.usage for answer in answers if answer.metadata.usage is not None]
+    prompt = used[0].input_tokens + used[0].cached_input_tokens + used[0].cache_creation_input_tokens if used else 0
+    question, last = history[begin], answers[-1]
+    facts = facts_of(history[:begin], question.content, now=question.created_at, estimated_input_tokens=prompt)
+    return {
+        "turn_id": last.metadata.run_id,
+        "message_id": last.id,
+        "model": last.metadata.model,
+        "cost_usd": sum((usage.cost_usd for usage in used), Decimal(0)) if used else None,
+        "duration_ms": float(sum(usage.latency_ms for usage in used)) if used else None,
+        "fingerprint": facts.fingerprint(),
+    }
+
+
+def _bounds(history: list[Message], session_id: str, turn_id: str | None) -> tuple[int, int]:
+    """Where a turn's question stands, and where the next one does."""
+    end = len(history)
+    if turn_id is not None:
+        end = next((at + 1 for at in range(end - 1, -1, -1) if history[at].metadata.run_id == turn_id), 0)
+    begin = next((at for at in range(end - 1, -1, -1) if _is_question(history[at])), None)
+    if begin is None:
+        raise InputError("there is no turn in it yet", where=f"session {session_id}", remedy="Ask something first")
+    return begin, end
+
+
+def _is_question(message: Message) -> bool:
+    return message.role is Role.USER and any(
+        not isinstance(block, TextBlock) or block.text for block in message.content
+    )
