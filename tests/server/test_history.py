@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.attachments import Stored, attachment_block
 from dragoman.message import (
     Attachment,
     ImageBlock,
@@ -94,6 +95,12 @@ def test_several_files_are_a_list() -> None:
     shown = row(Role.USER, TextBlock("two"), PICTURE, PICTURE, user_message_attachments=(ONE, ONE))
     files = shown["metadata"]["user_message_attachments"]
     assert [one["path"] for one in files] == ["agent-inputs/u/t/r/img.jpg"] * 2
+
+
+def test_the_text_of_a_file_is_none_of_the_users_words() -> None:
+    stored = Stored("agent-files", "agent-inputs/u/t/r/notes.txt", "text/plain", 5, "0" * 64, "notes.txt")
+    content = (TextBlock("read:\n\nthis"), attachment_block(stored, b"hello"), TextBlock("please"))
+    assert row(Role.USER, *content)["content"] == "read:\n\nthis\nplease"
 
 
 def test_a_stage_tells_its_run_its_name_and_its_time() -> None:
@@ -309,10 +316,11 @@ async def test_who_asks_is_decided_by_nothing_that_is_said(tmp_path: Path) -> No
 
 
 class Counting:
-    """How many statements a store is asked, and how many rows it gives."""
+    """How many statements about a session a store is asked, and how many rows it gives."""
 
-    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, store: Store, session_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.statements, self.rows = 0, 0
+        self._session_id = session_id
         read = store._read
         for name in ("_read", "_read_little"):
             monkeypatch.setattr(store, name, lambda operation: read(self._counted(operation)))
@@ -326,8 +334,9 @@ class Counting:
             except StopIteration as end:
                 return end.value
             answer = yield statement
-            self.statements += 1
-            self.rows += len(answer)
+            if self._session_id in statement[1]:  # others read as well, whenever they want
+                self.statements += 1
+                self.rows += len(answer)
 
 
 @pytest.mark.parametrize("query", ["limit=50", "limit=50&beforeSeq=60", "limit=50&afterSeq=5", ""])
@@ -339,7 +348,7 @@ async def test_a_page_costs_the_same_in_a_thread_of_any_length(
     for length in (60, 3_000):
         name = await thread(chat_server, *(said(f"m{n}", at=SOME_DAY + n * DAY // 30) for n in range(length)))
         with monkeypatch.context() as patch:
-            counting = Counting(chat_server.store, patch)
+            counting = Counting(chat_server.store, name, patch)
             found = await told(chat_server.client.get(f"{API}/history?threadId={name}&{query}"))
             costs.append((counting.statements, counting.rows, len(found["messages"]) > 0))
     assert costs[0] == costs[1]
@@ -352,7 +361,7 @@ async def test_a_day_is_found_in_as_many_looks_as_a_history_has_halves(
 ) -> None:
     name = await thread(chat_server, *(said(f"m{n}", at=SOME_DAY + n * DAY // 30) for n in range(4_000)))
     await chat_server.store.searching.stop()
-    counting = Counting(chat_server.store, monkeypatch)
+    counting = Counting(chat_server.store, name, monkeypatch)
     found = await history(chat_server, threadId=name, before="2026-04-01", limit=50)
     assert found["day"] == "2026-03-31"
     assert len(found["messages"]) == 30

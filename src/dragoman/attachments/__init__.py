@@ -19,7 +19,7 @@ from dragoman.attachments.keys import SigningKeys
 from dragoman.attachments.kinds import kind_of
 from dragoman.attachments.paths import cleaned_name
 from dragoman.attachments.room import KEYS_VARIABLE, Attachments, open_attachments
-from dragoman.attachments.saying import attachment_block, message_metadata
+from dragoman.attachments.saying import attachment_block, is_attached_text, message_metadata
 from dragoman.attachments.serving import serving_headers
 from dragoman.attachments.urls import ROUTE, SignedUrl, parse_signed_url
 from dragoman.attachments.values import MAX_BYTES, MAX_TTL_S, STATUSES, Opened, Owner, Place, Storage, Stored
@@ -40,6 +40,7 @@ __all__ = [
     "Stored",
     "attachment_block",
     "cleaned_name",
+    "is_attached_text",
     "kind_of",
     "message_metadata",
     "open_attachments",

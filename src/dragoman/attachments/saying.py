@@ -6,19 +6,28 @@ The one rule: metadata is bucket, path and type. A URL is never in it.
 from __future__ import annotations
 
 import base64
+from typing import Final
 
 from dragoman.attachments.values import Stored
-from dragoman.message import Attachment, DocumentBlock, ImageBlock, ImageSource, TextBlock
+from dragoman.message import Attachment, ContentBlock, DocumentBlock, ImageBlock, ImageSource, TextBlock
+
+_HERE: Final = "attachments"  # no dialect: who writes one out passes over it
 
 
 def attachment_block(stored: Stored, data: bytes) -> ImageBlock | DocumentBlock | TextBlock:
     """What a model is given of it. Every dialect writes these blocks in its own way."""
     if stored.mime_type == "text/plain":
-        return TextBlock(f"{stored.name or 'Attached text'}:\n\n{data.decode('utf-8-sig')}")
+        text = f"{stored.name or 'Attached text'}:\n\n{data.decode('utf-8-sig')}"
+        return TextBlock(text, {"dialect": _HERE, "path": stored.path})
     source = ImageSource("base64", base64.b64encode(data).decode("ascii"))
     if stored.mime_type.startswith("image/"):
         return ImageBlock(source, stored.mime_type)
     return DocumentBlock(source, stored.mime_type, stored.name)
+
+
+def is_attached_text(block: ContentBlock) -> bool:
+    """Whether a text is that of a file, and nobody's own words."""
+    return isinstance(block, TextBlock) and (block.provider_raw or {}).get("dialect") == _HERE
 
 
 def message_metadata(*stored: Stored) -> Attachment | tuple[Attachment, ...] | None:

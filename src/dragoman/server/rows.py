@@ -10,12 +10,13 @@ here: no ``provider_raw``, no signature, no user or team.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
+from dragoman.attachments import is_attached_text
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -79,24 +80,12 @@ def words_of(message: Message) -> str:
     """What is said in a message.
 
     Texts of an assistant that follow each other are one text that its provider cut; what stands apart is a paragraph.
-    Everybody else's texts are lines.
+    Everybody else's texts are lines, without those of files that came with them.
     """
     if message.role is Role.ASSISTANT:
         groups = itertools.groupby(message.content, lambda block: isinstance(block, TextBlock))
         return "\n\n".join("".join(_texts(blocks)) for is_text, blocks in groups if is_text)
-    return "\n".join(_texts(_own_words(message)))
-
-
-def _own_words(message: Message) -> Sequence[ContentBlock]:
-    """The blocks that are said, without the texts of files that came with them: those are the last ones."""
-    files = sum(1 for one in message.metadata.attachments if one.mime_type == "text/plain")
-    kept: list[ContentBlock] = []
-    for block in reversed(message.content):
-        if files and isinstance(block, TextBlock) and ":\n\n" in block.text:
-            files -= 1
-        else:
-            kept.append(block)
-    return kept[::-1]
+    return "\n".join(_texts(block for block in message.content if not is_attached_text(block)))
 
 
 def _texts(blocks: Iterable[ContentBlock]) -> Iterator[str]:
