@@ -231,6 +231,19 @@ class ToolCompleted(Payload, frozen=True, kw_only=True):
     command_executed: str | None = None  # without secrets
 
 
+class ToolCompletedLate(Payload, frozen=True, kw_only=True):
+    """A tool ended after its call had been answered as failed or cancelled. No model is told in the same turn."""
+
+    event_type: ClassVar = "tool.completed_late"
+    actor: ClassVar = Actor.TOOL
+    floor: ClassVar = _PRIVATE
+    tool_use_id: str  # the call
+    tool_name: str  # the tool
+    success: bool  # whether it did what was asked
+    output_size_bytes: Count  # of its result
+    latency_ms: Milliseconds  # from the call to the result
+
+
 ToolErrorClass = Literal[
     "timeout",
     "permission_denied",

@@ -22,7 +22,7 @@ _BEGINS: Final = (
     "eval.started",
 )
 _ENDS_A_STEP: Final = ("tool.completed", "tool.failed", "tool_input_invalid", "delegate.completed", "delegate.failed")
-_OF_A_CALL: Final = frozenset((*_BEGINS[:-1], *_ENDS_A_STEP))
+_OF_A_CALL: Final = frozenset((*_BEGINS[:-1], *_ENDS_A_STEP, "tool.completed_late"))
 
 
 class Lineage:

@@ -26,13 +26,13 @@ from dragoman.bus import Bus
 from dragoman.bus.trace import TraceWriter
 from dragoman.catalog import Model
 from dragoman.client import Client, Retries, Timeouts
-from dragoman.errors import UnknownModelError, UnknownPriceError
+from dragoman.errors import DragomanError, UnknownModelError, UnknownPriceError
 from dragoman.exchange import Fault, Options
 from dragoman.handoff import Describe
 from dragoman.handoff import Policy as CapabilityPolicy
 from dragoman.ids import ToolIds
 from dragoman.local import LocalModel
-from dragoman.message import ContentBlock, TextBlock, TokenUsage, Usage
+from dragoman.message import ContentBlock, Message, TextBlock, TokenUsage, Usage
 from dragoman.policyfile import PolicyFile
 from dragoman.pricing import PriceTable, library_prices, priced
 from dragoman.routing import Availability, PatternSample, Policy, Registry, read_policy
@@ -141,6 +141,7 @@ class Agent:
         self._samples: Sequence[PatternSample] = ()
         self._samples_until = 0.0
         self._benches: dict[str, Workbench] = {}
+        self._late: list[tuple[str, Message]] = []  # what tools gave too late, by session, until it is stored
         self._running: list[RunningTurn] = []
         self._owned = [one for one, given in ((self.client, client), (self.local, local)) if given is None]
         self._owns_bus = bus is None
@@ -163,12 +164,22 @@ class Agent:
             await turn.cancelled()
         for bench in self._benches.values():
             await bench.aclose()
+        await self._store_late()
         for one in self._owned:
             await one.close()
         if self._trace is not None:
             await self._trace.close()
         if self._owns_bus:
             await self.bus.close()
+
+    async def _store_late(self) -> None:
+        """What was to be told in a next turn is told whoever runs that."""
+        while self._late:
+            session_id, note = self._late.pop(0)
+            try:
+                await self.store.append(session_id, note)
+            except DragomanError as error:
+                _log.warning("a late result could not be stored: %s", error, extra={"session_id": session_id})
 
     # --- turns -------------------------------------------------------------------------------------------------------
 
@@ -307,6 +318,19 @@ class Agent:
             )
         found.user_id = user_id  # of the one turn that runs
         return found
+
+    def came_late(self, session_id: str, note: Message) -> None:
+        """Keep what a tool gave too late for the session's next question."""
+        self._late.append((session_id, note))
+
+    def late(self, session_id: str) -> list[Message]:
+        """What tools of a session gave too late, and is not stored yet."""
+        return [note for own, note in self._late if own == session_id]
+
+    def forget_late(self, stored: Sequence[Message]) -> None:
+        """These are stored."""
+        if self._late:
+            self._late[:] = [(session_id, note) for session_id, note in self._late if note not in stored]
 
     def note_call(self, model: Model, fault: Fault | None, *, session_id: str) -> None:
         """Remember whether a model could be reached."""

@@ -286,13 +286,15 @@ async def question_stored(turn: Turn) -> TurnBegan:
     lost = _settled(turn)
     said = [turn.result_message(answer) for answer in asked.answers]
     if asked.content:
-        said.append(_question(turn))
+        said.extend((*turn.agent.late(turn.session.id), _question(turn)))
     else:
         said.extend(turn.result_message(_interrupted(call)) for call in lost)
     is_asked = turn.goes_on and not turn.runnable
     rows = await store.append(turn.session.id, [*said, place_for_answer(turn)] if is_asked else said)
     turn.place = rows.pop() if is_asked else None
     turn.history.extend(row.message for row in rows)
+    if asked.content:
+        turn.agent.forget_late(said)
     for call in lost:
         await store.cancel_tool_call(turn.session.id, call.id)  # nothing happens to one that has its result
     question = rows[-1] if asked.content else None

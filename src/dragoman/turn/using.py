@@ -11,13 +11,16 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
+import msgspec
+
 from dragoman.errors import DragomanError
-from dragoman.message import ToolResultBlock
+from dragoman.message import Role, ToolResultBlock
 from dragoman.rules import Call
 from dragoman.store import Row
 from dragoman.store.unbroken import unbroken
-from dragoman.tools import dispatch
+from dragoman.tools import LateResult, dispatch
 from dragoman.turn.beginning import Turn
+from dragoman.turn.late import LATE, note_of
 from dragoman.turn.values import ResultStored
 
 _log: Final = logging.getLogger("dragoman.turn")
@@ -55,6 +58,7 @@ class _Using:
                 results=self._take,
                 turn_id=turn.turn_id,
                 approvals=turn.waiting.approvals,
+                late=lambda late: came_late(turn, late),
             ),
             name="dragoman-tools",
         )
@@ -88,6 +92,17 @@ class _Using:
         row = await result_stored(self._turn, self._coming[0])
         self._coming.popleft()
         return row
+
+
+def came_late(turn: Turn, late: LateResult) -> None:
+    """Tell of a result that nobody waits for any more, and keep it for the next turn."""
+    told = {"tool_use_id": late.tool_use_id, "tool_name": late.tool_name, "latency_ms": late.latency_ms}
+    size = len(msgspec.json.encode(late.result.content))
+    turn.tell("tool.completed_late", {**told, "success": not late.result.is_error, "output_size_bytes": size})
+    note = note_of(late)
+    if note:
+        extra = {LATE: {"tool_use_id": late.tool_use_id, "tool_name": late.tool_name}}
+        turn.agent.came_late(turn.session.id, turn.message(Role.USER, note, extra=extra))
 
 
 async def result_stored(turn: Turn, result: ToolResultBlock) -> Row:

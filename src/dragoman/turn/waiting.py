@@ -16,6 +16,7 @@ from dragoman.errors import ConflictError, FormatError, ToolInputError
 from dragoman.message import Message, MessageStatus, Role, ToolResultBlock, ToolUseBlock
 from dragoman.rules import IN_RESULT, Call, calls_of
 from dragoman.tools import Approval, ToolRegistry, Workbench, needs_consent
+from dragoman.turn.late import is_late_note
 from dragoman.turn.values import Asked, Pending, Why
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def calling(history: Sequence[Message]) -> Message | None:
     """The answer whose calls may still be answered: the last one, if nobody has spoken since."""
     for message in reversed(history):
-        if message.role is not Role.TOOL:
+        if message.role is not Role.TOOL and not is_late_note(message):
             is_complete = message.metadata.status is MessageStatus.COMPLETE
             return message if is_complete and any(calls_of(message)) else None
     return None
