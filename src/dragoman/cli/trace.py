@@ -261,11 +261,9 @@ async def evaluate(
     """
     if score is None and success is None:
         raise InputError("nothing says how good it was", remedy="Give --score, --success or --no-success")
-    from dragoman.turn.judged import judged_turn  # noqa: PLC0415  a turn brings much along
-
     async with opened(store) as kept:
         found = await session_named(kept, session)
-        turn = await judged_turn(kept, found.id)
+        turn = await kept.judged_turn(found.id)
         made = await kept.record_evaluation(
             found.id, score=score, success=success, notes=notes, evaluator=evaluator, **turn
         )

@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dragoman.ids import UlidSource
     from dragoman.redaction import Redactor
     from dragoman.routing import Fingerprint, PatternSample
+    from dragoman.store.store import Store
 
 SYSTEM: Final = "system"  # the session of what belongs to no session
 RETENTION: Final = timedelta(days=90)
@@ -186,6 +187,12 @@ class TraceMethods:
         _check(made)
         kept: Evaluation = await self._write(record(self.engine, made))
         return kept
+
+    async def judged_turn(self, session_id: str, turn_id: str | None = None) -> dict[str, Any]:
+        """What ``record_evaluation`` takes about a turn of a session, its last one if none is named."""
+        from dragoman.store.judged import judged_turn  # noqa: PLC0415  only who judges needs it
+
+        return await judged_turn(cast("Store", self), session_id, turn_id)
 
     async def evaluations(
         self,

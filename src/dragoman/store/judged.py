@@ -1,7 +1,7 @@
 """What is known of a turn when somebody judges it: who answered, for how much, how long, and what it looked like.
 
-    await judged_turn(store, session_id)             the last turn of a session
-    await judged_turn(store, session_id, turn_id)    that one
+    await store.judged_turn(session_id)             the last turn of a session
+    await store.judged_turn(session_id, turn_id)    that one
 
 The result is what ``store.record_evaluation`` takes, so that routing learns from the judgement. The one rule: nothing
 of what was said is in it, only what it looked like.
@@ -16,7 +16,7 @@ from dragoman.errors import InputError
 from dragoman.message import Message, Role, TextBlock
 
 if TYPE_CHECKING:
-    from dragoman.store import Store
+    from dragoman.store.store import Store
 
 
 async def judged_turn(store: Store, session_id: str, turn_id: str | None = None) -> dict[str, Any]:
