@@ -32,6 +32,9 @@ def serve(
     base_url: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_BASE_URL")] = None,
     model: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_MODEL")] = None,
     system: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_SYSTEM")] = None,
+    tool: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_TOOL")] = (),
+    mcp: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_MCP")] = (),
+    workspace: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_WORKSPACE")] = None,
     require_keys: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_REQUIRE_KEYS", negative=())] = None,
     keys_file: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_KEYS_FILE")] = None,
     grace_s: Annotated[float | None, Parameter(env_var="DRAGOMAN_SERVE_GRACE_S", validator=_Seconds)] = None,
@@ -63,6 +66,13 @@ def serve(
         Who answers when nobody chose: an id or an alias.
     system
         What the model is told before everything else.
+    tool
+        A built-in tool that it may use: read_file, list_files, search_files, write_file or run_command; say it again
+        for more. Those that change something are run when the caller has approved.
+    mcp
+        An MCP server of the configuration file whose tools it may use; say it again for more.
+    workspace
+        The folder in which tools work. Without it, this one.
     require_keys
         Let nobody in without a key, also from this machine.
     keys_file
@@ -80,7 +90,7 @@ def serve(
     """
     if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("starlette") is None:
         raise InputError("the server is not installed", remedy="pip install 'dragoman[server]'")
-    given = {name: value for name, value in locals().items() if name != "store" and value is not None}
+    given = {name: value for name, value in locals().items() if name != "store" and value not in (None, ())}
     options = options_from(given, url_from(store), keys.load())
     from dragoman.server.serving import serve as serve_until_stopped  # noqa: PLC0415
 

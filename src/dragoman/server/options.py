@@ -25,6 +25,9 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     base_url: str | None = None  # where clients reach the server; without one, where it listens
     model: str | None = None  # who answers when nobody chose
     system: str | None = None  # what the model is told before everything else
+    tool: tuple[str, ...] = ()  # built-in tools that it may use
+    mcp: tuple[str, ...] = ()  # MCP servers of the configuration file whose tools it may use
+    workspace: str | None = None  # the folder in which tools work; without one, that of the process
     require_keys: bool = False  # also on this machine
     keys_file: str | None = None  # where the pepper of the keys is; without one, beside the store
     grace_s: Seconds = 30.0  # how long running turns may take after the server was told to stop

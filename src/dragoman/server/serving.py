@@ -33,6 +33,7 @@ from dragoman.server.runs import Runs
 from dragoman.server.state import Doors
 from dragoman.settings import Setting, Settings
 from dragoman.store import open_store
+from dragoman.tools.offering import offered
 from dragoman.turn import Agent
 
 _AFTER_GRACE_S: Final = 5  # for what is to be written after the last turn has ended
@@ -78,7 +79,14 @@ async def opened_doors(
         store = await stack.enter_async_context(open_store(options.store))
         place = address_of_attachments(options)
         attachments = await stack.enter_async_context(open_attachments(place, base_url=address(options)))
-        given = {"system_prompt": options.system, "parks": True, **of_agent}  # whoever is asked may be gone
+        tools = await stack.enter_async_context(offered(options.tool, options.mcp, chosen, _log.warning))
+        given: dict[str, Any] = {
+            "system_prompt": options.system,
+            "tools": tools,
+            "workspace": options.workspace or Path.cwd() if tools else None,
+            "parks": True,  # whoever is asked may be gone
+            **of_agent,
+        }
         agent = await stack.enter_async_context(Agent(store, settings=chosen, **given))
         doors = Doors(store, agent, attachments, options)
         doors.runs = Runs(doors)
@@ -129,8 +137,7 @@ class ChatServer(uvicorn.Server):
         await ending
 
     async def _end_runs(self) -> None:
-        if self.doors.runs is not None:
-            await self.doors.runs.close(self.doors.options.grace_s)
+        await self.doors.runs.close(self.doors.options.grace_s)
 
 
 @contextlib.asynccontextmanager
@@ -190,7 +197,7 @@ def work(options: ServeOptions, listener: socket.socket) -> None:
 async def _work(options: ServeOptions, listener: socket.socket) -> None:
     async with opened_doors(options) as doors:
         server = ChatServer(doors)
-        with _stopped_by_signals(server):
+        with _stopped_by_signals(server), _stopped_with_parent(server):
             await server._serve([listener])
 
 
@@ -211,6 +218,25 @@ def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _stopped_with_parent(server: uvicorn.Server) -> Iterator[None]:
+    """Stop a worker when the process that looks after it has died: nobody would stop it otherwise."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        yield
+        return
+
+    def stop() -> None:
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    loop.add_reader(parent.sentinel, stop)
+    try:
+        yield
+    finally:
+        loop.remove_reader(parent.sentinel)
 
 
 def _supervise(options: ServeOptions, listener: socket.socket) -> None:

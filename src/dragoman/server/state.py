@@ -5,7 +5,7 @@ The one rule: nothing here belongs to one request or to one user.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dragoman.attachments import Attachments
 from dragoman.server.keys import KeyRing, peppers_for
@@ -16,9 +16,13 @@ from dragoman.turn import Agent
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from dragoman.server.runs import Runs
+
 
 class Doors:
     """A store, an agent, attachments, what was chosen when the server was started, and the runs that go on."""
+
+    runs: Runs  # which know the rest, and so are given when it is there
 
     def __init__(self, store: Store, agent: Agent, attachments: Attachments, options: ServeOptions) -> None:
         self.store = store
@@ -27,7 +31,6 @@ class Doors:
         self.options = options
         self.peppers = peppers_for(options.store, options.keys_file)
         self.keys = KeyRing(store, self.peppers)
-        self.runs: Any = None  # dragoman.server.runs.Runs, once it is served
 
 
 def doors_of(request: Request) -> Doors:
