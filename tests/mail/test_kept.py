@@ -1,0 +1,92 @@
+"""Letters take part in the care of a store: they are looked at, copied, counted, deleted with a person."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from dragoman.errors import DamagedError
+from dragoman.mail import Mail
+from dragoman.store import Store, open_store
+from tests.mail.conftest import Clock, result
+
+
+async def test_a_letter_outlives_the_session_that_it_came_from(mail: Mail, store: Store) -> None:
+    session = await store.create_session()
+    await mail.send(result(), session_id=session.id, message_id="m1", turn_id="t1")
+    (before,) = await mail.letters(session_id=session.id)
+    assert (before.posted.message_id, before.posted.turn_id) == ("m1", "t1")
+    await store.delete_session(session.id)
+    (after,) = await mail.letters()
+    assert (after.posted.session_id, after.posted.message_id, after.posted.turn_id) == (None, None, None)
+    assert (await store.verify()).is_sound
+    assert len(await mail.receive("ARCH")) == 1
+
+
+async def test_what_a_letter_says_of_its_session_is_its_link(mail: Mail, store: Store) -> None:
+    await mail.send(result(session_id="sess_1", turn_id="t1"))
+    (found,) = await mail.letters(session_id="sess_1")
+    assert found.posted.turn_id == "t1"
+
+
+async def test_a_person_who_is_erased_leaves_no_letter(mail: Mail, store: Store) -> None:
+    ann, bob = mail.of(user_id="ann"), mail.of(user_id="bob")
+    session = await store.create_session(user_id="ann")
+    await ann.send(result("T", message_id="L1", output="a word of ann's", inputs={"a": "x"}))
+    await bob.send(result("T", message_id="L2", output="a word of bob's"))
+    await bob.send(result("U", message_id="L3", output="about ann's session"), session_id=session.id)
+    await ann.take(b'{"task_id":"T","sender_id":"CA"}')
+    (delivery,) = await mail.receive("CA")
+    await delivery.ack()
+    await store.erase_user("ann")
+    assert [one.posted.letter_id for one in await mail.letters()] == ["L2"]
+    assert await mail.dead_letters(resent_too=True) == []
+    assert [one.letter_id for one in await mail.receive("ARCH")] == ["L2"]  # which stood behind one of ann's
+    assert (await store.verify()).is_sound
+
+
+async def test_a_letter_that_was_changed_is_found_and_not_handed_out(mail: Mail, store: Store) -> None:
+    await mail.send(result("T", message_id="L1"))
+    await mail.send(result("T", message_id="L2"))
+
+    def damage() -> object:
+        yield "UPDATE letters SET letter_json = replace(letter_json, 'done', 'gone') WHERE letter_id = 'L1'", ()
+
+    await store._write(damage())  # type: ignore[arg-type]
+    seen = await store.verify()
+    assert [damage.what for damage in seen.damage] == ["letter L1 to ARCH: its hash does not fit its content"]
+    assert await mail.receive("ARCH") == []
+    assert [dead.reason for dead in await mail.dead_letters()] == ["damaged"]
+    assert [one.letter_id for one in await mail.receive("ARCH")] == ["L2"]
+    with pytest.raises(DamagedError):
+        await mail.letters()
+
+
+async def test_letters_are_in_a_copy(mail: Mail, store: Store, tmp_path: Path) -> None:
+    await mail.send(result("T", message_id="L1", inputs={"a": "x"}))
+    await mail.send(result("U", message_id="L2", depends_on=["V"]))
+    await store.backup(tmp_path / "copy.db")
+    async with open_store(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
+        copied = Mail(copy, sealing=mail.sealing)
+        assert [one.posted.letter_id for one in await copied.letters()] == ["L1", "L2"]
+        (delivery,) = await copied.receive("ARCH")
+        assert (await delivery.opened()).payload.result.inputs == {"a": "x"}
+
+
+async def test_the_size_of_a_store_names_its_letters(mail: Mail, store: Store) -> None:
+    await mail.send(result())
+    assert (await store.sizes()).tables["letters"] > 0
+
+
+async def test_letters_that_were_done_with_long_ago_go(mail: Mail, store: Store, clock: Clock) -> None:
+    for number in range(3):
+        await mail.send(result(f"T{number}", message_id=f"L{number}"))
+    for delivery in await mail.receive("ARCH", limit=2):
+        await delivery.ack()
+    clock.move(days=91)
+    assert await store.mail.sweep() == 2
+    assert [one.posted.letter_id for one in await mail.letters()] == ["L2"]
+    assert await store.mail.sweep(timedelta(0)) == 0
+    assert (await mail.send(result("T0", message_id="L0"))).is_new

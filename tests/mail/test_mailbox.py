@@ -1,0 +1,138 @@
+"""A mailbox is a loop: what its body ends well with is done, what it raises is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dragoman.mail import Delivery, Mail, RetryRule
+from dragoman.store import Store
+from tests.mail.conftest import Clock, result
+from tests.store.conftest import Place
+
+
+async def states(mail: Mail) -> dict[str, str]:
+    return {one.posted.letter_id: one.state for one in await mail.letters()}
+
+
+async def test_what_the_body_ends_well_with_is_done(mail: Mail) -> None:
+    for number in range(5):
+        await mail.send(result(message_id=f"L{number}"))
+    seen = []
+    async with mail.mailbox("ARCH") as mailbox:
+        async for delivery in mailbox:
+            seen.append(delivery.letter_id)
+            if len(seen) == 5:
+                break
+    assert seen == [f"L{number}" for number in range(5)]
+    assert set((await states(mail)).values()) == {"done"}
+
+
+async def test_what_raises_ends_the_loop_and_is_tried_again(mail: Mail, clock: Clock) -> None:
+    await mail.send(result(message_id="L0"))
+
+    async def loop() -> None:
+        async with mail.mailbox("ARCH") as mailbox:
+            async for _ in mailbox:
+                raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        await loop()
+    assert await mail.receive("ARCH") == []
+    clock.move(seconds=5)
+    (again,) = await mail.receive("ARCH")
+    assert again.attempts == 2
+
+
+async def test_a_worker_goes_on_behind_what_failed(store: Store) -> None:
+    mail = Mail(store, rules={"error": RetryRule(1)})
+    for number in range(4):
+        await mail.send(result(f"T{number}", message_id=f"L{number}"))
+    seen: list[str] = []
+
+    async def function(delivery: Delivery) -> None:
+        seen.append(delivery.letter_id)
+        if delivery.letter_id == "L1":
+            raise ValueError("no")
+
+    async with mail.mailbox("ARCH") as mailbox:
+        working = asyncio.create_task(mailbox.work(function))
+        while {one.state for one in await mail.letters(recipient_id="ARCH")} != {"done", "dead"}:
+            assert not working.done()
+            await asyncio.sleep(0.01)
+        working.cancel()
+        await asyncio.wait([working])
+    assert sorted(seen) == ["L0", "L1", "L1", "L2", "L3"]
+    assert [dead.letter_id for dead in await mail.dead_letters()] == ["L1"]
+
+
+async def test_a_loop_that_is_cancelled_gives_its_letters_back(mail: Mail) -> None:
+    for number in range(3):
+        await mail.send(result(f"T{number}"))
+    begun = asyncio.Event()
+
+    async def loop() -> None:
+        async with mail.mailbox("ARCH", at_once=3) as mailbox:
+            async for _ in mailbox:
+                begun.set()
+                await asyncio.sleep(60)
+
+    task = asyncio.create_task(loop())
+    await begun.wait()
+    assert await mail.receive("ARCH") == []
+    task.cancel()
+    await asyncio.wait([task])
+    again = await mail.receive("ARCH")
+    assert [delivery.attempts for delivery in again] == [1, 1, 1]
+
+
+async def test_a_mailbox_that_waits_is_told_of_a_letter(store: Store) -> None:
+    mail = Mail(store)
+    got: asyncio.Queue[str] = asyncio.Queue()
+
+    async def loop() -> None:
+        async with mail.mailbox("ARCH") as mailbox:
+            async for delivery in mailbox:
+                got.put_nowait(delivery.letter_id)
+
+    task = asyncio.create_task(loop())
+    for number in range(3):
+        await asyncio.sleep(0.1)
+        await mail.send(result(message_id=f"L{number}"))
+        assert await asyncio.wait_for(got.get(), 10) == f"L{number}"
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_a_mailbox_finds_what_another_process_sent(shared_place: Place) -> None:
+    async with shared_place.open() as one, shared_place.open() as two, Mail(one).mailbox("ARCH") as mailbox:
+        waiting = asyncio.ensure_future(mailbox.__anext__())
+        await asyncio.sleep(0.05)
+        await Mail(two).send(result(message_id="L0"))
+        assert (await asyncio.wait_for(waiting, 10)).letter_id == "L0"
+
+
+async def test_a_letter_in_hand_is_kept_for_as_long_as_the_body_takes(store: Store) -> None:
+    mail = Mail(store)
+    await mail.send(result())
+    async with mail.mailbox("ARCH", lease_s=0.3) as mailbox:
+        async for delivery in mailbox:
+            for _ in range(8):
+                await asyncio.sleep(0.1)
+                assert await mail.receive("ARCH") == []
+            assert delivery.attempts == 1
+            break
+    assert set((await states(mail)).values()) == {"done"}
+
+
+async def test_what_is_acknowledged_in_the_body_is_not_acknowledged_twice(mail: Mail) -> None:
+    await mail.send(result("T0"))
+    await mail.send(result("T1"))
+    ends = []
+    async with mail.mailbox("ARCH") as mailbox:
+        async for delivery in mailbox:
+            ends.append((await delivery.ack()).is_first)
+            if len(ends) == 2:
+                break
+    assert ends == [True, True]

@@ -1,0 +1,243 @@
+"""Sensitive inputs are sealed, and are found nowhere that can be read."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.errors import ConflictError, DamagedError, SettingsError
+from dragoman.letters import MASK, TaskResultLetter, answer_letter
+from dragoman.mail import Delivery, Mail, Sealing
+from dragoman.mail.sealing import KEYS_VARIABLE, sealing_for
+from dragoman.store import open_store
+from tests.mail.conftest import WHEN, Clock, request, result
+
+KEY = "c2VhbGluZy1rZXktZm9yLXRlc3RzLW9mLW1haWwtMDE="  # 32 bytes
+OTHER = "c2VhbGluZy1rZXktZm9yLXRlc3RzLW9mLW1haWwtMDI="
+
+
+async def asked(mail: Mail, **more: Any) -> Delivery:
+    await mail.send(request(message_id="ASK", **more))
+    (delivery,) = await mail.receive("HUMAN")
+    return delivery
+
+
+async def test_the_answer_to_a_request_goes_to_whoever_asked_with_its_secret_for_them_alone(mail: Mail) -> None:
+    question = await asked(mail)
+    receipt = await mail.answer(question, {"api_key": "s3cret-of-mine", "preference": "a"})
+    await question.ack()
+    assert receipt.recipient_id == "CA"
+    (delivery,) = await mail.receive("CA")
+    assert isinstance(delivery.letter, TaskResultLetter)
+    assert delivery.letter.payload.result.inputs == {"api_key": MASK, "preference": "a"}
+    assert delivery.letter.in_reply_to == "ASK"
+    opened = await delivery.opened()
+    assert opened.payload.result.inputs == {"api_key": "s3cret-of-mine", "preference": "a"}
+
+
+async def test_there_is_one_answer_to_a_request(mail: Mail) -> None:
+    question = await asked(mail)
+    await mail.answer(question, {"api_key": "one", "preference": "a"})
+    assert not (await mail.answer(question, {"api_key": "one", "preference": "a"})).is_new
+    for other in ({"api_key": "two", "preference": "a"}, {"api_key": "one", "preference": "b"}):
+        with pytest.raises(ConflictError):
+            await mail.answer(question, other)
+
+
+async def test_an_answer_to_somebody_else_than_who_asked_is_refused(mail: Mail) -> None:
+    question = await asked(mail)
+    said = {**(question.letter.context or {})}
+    answer = answer_letter(question.letter.replace(context=said), inputs={"api_key": "x"}, timestamp=WHEN)
+    with pytest.raises(Exception, match="whoever asked"):
+        await mail.send(answer.replace(recipient_id="CC"))
+
+
+async def test_where_it_is_not_known_what_was_asked_every_value_is_a_secret(mail: Mail) -> None:
+    await mail.send(result(inputs={"a": "first-secret", "b": 271828}))
+    (delivery,) = await mail.receive("ARCH")
+    assert delivery.letter.payload.result.inputs == {"a": MASK, "b": MASK}
+    assert (await delivery.opened()).payload.result.inputs == {"a": "first-secret", "b": 271828}
+
+
+async def test_only_who_holds_a_letter_can_open_it(mail: Mail, clock: Clock) -> None:
+    await mail.send(result(inputs={"a": "first-secret"}))
+    (slow,) = await mail.receive("ARCH", lease_s=1)
+    clock.move(seconds=2)
+    (quick,) = await mail.receive("ARCH")
+    with pytest.raises(ConflictError):
+        await slow.opened()
+    assert (await quick.opened()).payload.result.inputs == {"a": "first-secret"}
+    forged = await mail.delivery("ARCH", quick.letter_id, "not the lease")
+    with pytest.raises(ConflictError):
+        await forged.opened()
+    known = await mail.delivery("ARCH", quick.letter_id, quick.lease)
+    assert (await known.opened()).payload.result.inputs == {"a": "first-secret"}
+
+
+async def test_the_name_of_a_letter_with_a_secret_does_not_tell_the_secret(mail: Mail) -> None:
+    """Four digits are guessed in no time, if a hash of them can be had."""
+    from dragoman.letters import derived_id
+
+    letter = result(inputs={"pin": "4711"})
+    receipt = await mail.send(letter)
+    assert receipt.letter_id != derived_id(letter)
+    assert (await mail.send(letter)).letter_id == receipt.letter_id
+    assert (await mail.send(result(inputs={"pin": "4712"}))).letter_id != receipt.letter_id
+
+
+# --- the keys --------------------------------------------------------------------------------------------------------
+
+
+def test_a_box_opens_only_where_it_belongs() -> None:
+    sealing = Sealing.in_memory()
+    key, box = sealing.seal({"x": 1}, "CA", "", "L1", "inputs/x")
+    assert sealing.open(key, box, "CA", "", "L1", "inputs/x") == {"x": 1}
+    for about in (("CA", "", "L2", "inputs/x"), ("CC", "", "L1", "inputs/x"), ()):
+        with pytest.raises(DamagedError):
+            sealing.open(key, box, *about)
+    for at in range(len(box)):
+        changed = bytes((*box[:at], box[at] ^ 1, *box[at + 1 :]))
+        with pytest.raises(DamagedError):
+            sealing.open(key, changed, "CA", "", "L1", "inputs/x")
+    with pytest.raises(DamagedError):
+        sealing.open(key, b"", "CA", "", "L1", "inputs/x")
+
+
+def test_keys_are_in_a_file_that_nobody_else_can_read(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    key, box = Sealing.in_file(file).seal("x")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert Sealing.in_file(file).open(key, box) == "x"
+    file.chmod(0o644)
+    with pytest.raises(SettingsError) as caught:
+        Sealing.in_file(file).seal("x")
+    assert caught.value.code == "unsafe_config"
+    file.chmod(0o600)
+    file.write_bytes(b"[]")
+    with pytest.raises(SettingsError, match="no keys"):
+        Sealing.in_file(file).seal("x")
+
+
+def test_after_a_rotation_the_new_key_seals_and_the_old_one_still_opens(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    sealing, other = Sealing.in_file(file), Sealing.in_file(file)
+    old, box = sealing.seal("x")
+    name = sealing.named("text")
+    assert other.rotate() != old
+    assert sealing.seal("x")[0] == other.names()[0]
+    assert sealing.open(old, box) == "x"
+    assert sealing.named("text") == name
+
+
+def test_keys_are_given_as_a_text() -> None:
+    sealing = Sealing.from_text(f"b:{OTHER},a:{KEY}")
+    assert sealing.names() == ("b", "a")
+    key, box = Sealing.from_text(f"a:{KEY}").seal("x")
+    assert sealing.open(key, box) == "x"
+    assert KEY not in repr(sealing._keys)
+    for bad in ("", "a", "a:short", f"a:{KEY},a:{OTHER}", f"a:{KEY},"):
+        with pytest.raises(SettingsError) as caught:
+            Sealing.from_text(bad)
+        assert caught.value.code == "invalid_key"
+    with pytest.raises(SettingsError) as caught:
+        Sealing.from_text(f"b:{OTHER}").open(key, box)
+    assert caught.value.code == "missing_key"
+
+
+async def test_keys_lie_beside_the_database_or_come_from_the_variable(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'chats.db'}")
+    sealing_for(store, {}).seal("x")
+    assert (tmp_path / "chats.db-mail-keys.json").exists()
+    assert sealing_for(store, {KEYS_VARIABLE: f"a:{KEY}"}).names() == ("a",)
+    sealing_for(open_store("postgresql://x/y"), {"XDG_CONFIG_HOME": str(tmp_path), "APPDATA": str(tmp_path)}).seal("x")
+    assert (tmp_path / "dragoman" / "mail-keys.json").exists()
+
+
+async def test_what_older_keys_sealed_is_sealed_anew(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path / 'chats.db'}") as store:
+        mail = Mail(store)
+        for number in range(3):
+            await mail.send(result(f"T{number}", inputs={"a": f"secret-{number}"}))
+        assert await mail.reseal() == 0
+        mail.sealing.rotate()
+        assert await mail.reseal() == 3
+        newest = Sealing((mail.sealing._known()[0],))
+        deliveries = await Mail(store, sealing=newest).receive("ARCH")
+        assert [(await one.opened()).payload.result.inputs["a"] for one in deliveries] == [
+            f"secret-{number}" for number in range(3)
+        ]
+
+
+# --- nowhere ---------------------------------------------------------------------------------------------------------
+
+SECRETS: dict[str, tuple[str, Any, bytes]] = {
+    "string": ("string", "correct horse battery staple", b"correct horse battery staple"),
+    "number": ("number", 31415926535, b"31415926535"),
+    "enum": ("enum", "the-hidden-option", b"the-hidden-option"),
+    "file": ("file", "aGlkZGVuLWZpbGUtY29udGVudA==", b"aGlkZGVuLWZpbGUtY29udGVudA"),
+    "object": ("string", {"user": "root", "password": "hunter2hunter2"}, b"hunter2hunter2"),
+    "default": ("string", "a-secret-by-default", b"a-secret-by-default"),
+    "malformed": ("string", "a-secret-in-what-is-no-letter", b"a-secret-in-what-is-no-letter"),
+}
+
+
+def found_in(folder: Path, words: bytes) -> list[str]:
+    return [str(path) for path in folder.rglob("*") if path.is_file() and words in path.read_bytes()]
+
+
+async def test_a_planted_secret_of_each_kind_is_found_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    place = tmp_path / "store"
+    said: list[bytes] = []
+    async with open_store(f"sqlite:///{place / 'chats.db'}") as store:
+        session = await store.create_session()
+        mail = Mail(store)
+        wanted = [
+            {"id": name, "type": kind, "description": name, "sensitive": True}
+            | ({"default": value} if name == "default" else {})
+            for name, (kind, value, _) in SECRETS.items()
+        ]
+        question = request(requested_inputs=wanted, message_id="ASK")
+        await mail.send(question, session_id=session.id)
+        (asked_of,) = await mail.receive("HUMAN")
+        answer = {name: value for name, (_, value, _) in SECRETS.items() if name not in ("default", "malformed")}
+        await mail.answer(asked_of, answer, output=f"The password is {SECRETS['object'][1]['password']}")
+        (delivery,) = await mail.receive("CA")
+        opened = await delivery.opened()
+        assert opened.payload.result.inputs == answer  # it is there for its recipient
+        malformed = msgspec.json.encode({"sender_id": "CA", "payload": {"result": {"inputs": SECRETS["malformed"][1]}}})
+        dead = await mail.take(malformed)
+        await delivery.nack("broken", error_class="not_retryable")
+        said.append(repr((dead, delivery, delivery.letter, await mail.letters(), await mail.dead_letters())).encode())
+        said.append(repr((await mail.counts(), await mail.health(), await mail.receive("HUMAN"))).encode())
+        said.extend([line async for line in store.export(session.id)])
+        said.extend([line async for line in store.export_store()])
+        said.append(repr(await store.events("system")).encode())
+        await store.backup(tmp_path / "copy.db")
+        for _, _, words in SECRETS.values():
+            assert found_in(tmp_path, words) == []  # with the log beside the database
+    said.append(caplog.text.encode())
+    for name, (_, _, words) in SECRETS.items():
+        assert found_in(tmp_path, words) == [], name
+        assert not any(words in line for line in said), name
+
+
+async def test_the_look_for_secrets_finds_one_that_is_there(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path / 'chats.db'}") as store:
+        await Mail(store).send(result(output="correct horse battery staple"))
+        assert found_in(tmp_path, b"correct horse battery staple")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no modes of files here")
+async def test_a_store_with_no_key_file_yet_makes_one_only_when_it_is_needed(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path / 'chats.db'}") as store:
+        await Mail(store).send(result())
+        assert not (tmp_path / "chats.db-mail-keys.json").exists()
+        await Mail(store).send(result(inputs={"a": 1}))
+        assert (tmp_path / "chats.db-mail-keys.json").exists()
