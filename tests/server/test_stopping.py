@@ -1,0 +1,84 @@
+"""A server that is told to stop: what runs is finished or ended properly, and nothing new begins."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from dragoman.message import MessageStatus, TextBlock
+from dragoman.tools import tool
+from tests.server.conftest import Serving, serving
+
+RUNS = "/api/v1/agent/runs"
+
+
+class Waiting:
+    """A tool that is under way until somebody lets it end."""
+
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+        self.may_end = asyncio.Event()
+
+        @tool
+        async def wait() -> str:
+            """Wait."""
+            self.has_begun.set()
+            await self.may_end.wait()
+            return "It is done."
+
+        self.tool = wait
+
+
+def _input(run: str) -> dict[str, Any]:
+    return {"threadId": f"of-{run}", "runId": run, "messages": [{"id": f"m-{run}", "role": "user", "content": "Wait."}]}
+
+
+@contextlib.asynccontextmanager
+async def waiting_server(folder: Path, grace_s: float) -> AsyncIterator[tuple[Serving, Waiting]]:
+    waiting = Waiting()
+    async with serving(folder, grace_s=grace_s, of_agent={"tools": [waiting.tool]}) as server:
+        server.fake.call("wait")
+        server.fake.say("I have waited.")
+        yield server, waiting
+
+
+async def _events(server: Serving, run: str) -> list[dict[str, Any]]:
+    async with server.client.post(RUNS, json=_input(run), headers={"accept": "text/event-stream"}) as answer:
+        text = await answer.text()
+    return [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+
+
+async def test_a_running_turn_is_finished_before_the_server_ends(tmp_path: Path) -> None:
+    async with waiting_server(tmp_path, grace_s=30) as (server, waiting):
+        following = asyncio.create_task(_events(server, "r1"))
+        await waiting.has_begun.wait()
+        server.server.should_exit = True
+        while server.server.servers[0].is_serving():
+            await asyncio.sleep(0.01)
+        with contextlib.suppress(aiohttp.ClientError):
+            async with server.client.post(RUNS, json=_input("r2")) as answer:
+                assert answer.status == 503
+        waiting.may_end.set()
+        events = await following
+        assert events[-1]["type"] == "RUN_FINISHED"
+        rows = await server.store.tail("of-r1")
+        assert rows[-1].message.content == (TextBlock("I have waited."),)
+        assert len(await server.store.list_sessions()) == 1
+
+
+async def test_a_turn_that_takes_too_long_ends_as_an_error_and_keeps_what_there_is(tmp_path: Path) -> None:
+    async with waiting_server(tmp_path, grace_s=0.2) as (server, waiting):
+        following = asyncio.create_task(_events(server, "r1"))
+        await waiting.has_begun.wait()
+        server.server.should_exit = True
+        events = await following
+        assert (events[-1]["type"], events[-1]["code"]) == ("RUN_ERROR", "server_stopping")
+        rows = await server.store.tail("of-r1")
+        assert [row.message.role.value for row in rows][:2] == ["user", "assistant"]
+        assert all(row.message.metadata.status is not MessageStatus.PARTIAL for row in rows)
