@@ -4,7 +4,7 @@
 // The one rule: nothing else in the page asks the network for anything.
 import { Cell } from "./cell.ts";
 import type { Problem } from "./view.ts";
-import type { Hit, Interrupt, Model, Preflight, Row, Stored, Thread } from "./wire.ts";
+import type { Hit, Model, Preflight, Row, Stored, Thread } from "./wire.ts";
 
 const BASE = "/api/v1/agent";
 const KEY = "dragoman-key";
@@ -31,7 +31,7 @@ export function rememberKey(key: string): void {
 
 export function problemFrom(error: unknown): Problem {
   if (!(error instanceof ApiError)) return { title: String(error), advice: "Load the page anew.", code: null, requestId: null };
-  const advice = ADVICE[error.code] ?? (error.status === 0 ? OFFLINE : error.status >= 500 ? BROKEN : "Change it and try again.");
+  const advice = ADVICE[error.code] ?? (error.status === 0 ? OFFLINE : error.status >= 500 ? BROKEN : "");
   return { title: sentence(error.message), advice, code: error.code, requestId: error.requestId };
 }
 
@@ -196,19 +196,10 @@ export function run(input: unknown, signal: AbortSignal): Promise<Response> {
   return call("/runs", { ...init, headers: { ...init.headers, ...STREAM }, signal });
 }
 
-export function events(thread: string, after: number, signal: AbortSignal): Promise<Response> {
-  return call(`/runs/${id(thread)}/events`, { headers: { ...STREAM, "Last-Event-ID": String(after) }, signal, cache: "no-store" });
-}
-
-export interface Current {
-  runId: string | null; // of the run that goes on
-  firstEvent: number;
-  lastEvent: number;
-  interrupts: Interrupt[];
-}
-
-export function current(thread: string, signal: AbortSignal): Promise<Current> {
-  return json(`/runs/${id(thread)}`, { signal });
+// What was told behind an event; without one, the newest run from its beginning. 204 if there is nothing to tell.
+export function events(thread: string, after: number | null, signal: AbortSignal): Promise<Response> {
+  const place = after === null ? {} : { "Last-Event-ID": String(after) };
+  return call(`/runs/${id(thread)}/events`, { headers: { ...STREAM, ...place }, signal, cache: "no-store" });
 }
 
 export async function cancel(thread: string): Promise<void> {

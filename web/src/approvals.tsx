@@ -1,10 +1,11 @@
 // What a run waits for: calls that somebody has to allow, one decision for each, sent together.
 import { useState } from "preact/hooks";
-import { Code, gist } from "./call.tsx";
+import { Arguments } from "./arguments.tsx";
+import { gist } from "./call.tsx";
 import type { Conversation } from "./conversation.ts";
 import { prettyJson } from "./format.ts";
 import { Icon } from "./icons.tsx";
-import type { CallPart, View } from "./view.ts";
+import type { View } from "./view.ts";
 import type { Decision, Interrupt } from "./wire.ts";
 
 export function Approvals({ conversation, view }: { conversation: Conversation; view: View }) {
@@ -22,20 +23,22 @@ export function Approvals({ conversation, view }: { conversation: Conversation; 
   return <Approval key={current.id} interrupt={current} call={callOf(view, current)} number={number} onDecide={decide} />;
 }
 
-function callOf(view: View, { toolCallId }: Interrupt): CallPart | null {
+// The call that is asked about: as it is shown, or as the interrupt has it.
+function callOf(view: View, { toolCallId, metadata }: Interrupt): { name: string; input: string } {
   const calls = view.items.flatMap((item) => (item.kind === "answer" ? item.parts : [])).filter((part) => part.kind === "call");
-  return calls.findLast((part) => part.id === toolCallId) ?? null;
+  const { name = "a tool", input = {} } = metadata?.dragoman ?? {};
+  return calls.findLast((part) => part.id === toolCallId) ?? { name, input: JSON.stringify(input) };
 }
 
 interface ApprovalProps {
   interrupt: Interrupt;
-  call: CallPart | null;
+  call: { name: string; input: string };
   number: string | null;
   onDecide: (decision: Decision) => void;
 }
 
 function Approval({ interrupt, call, number, onDecide }: ApprovalProps) {
-  const given = prettyJson(call?.input || "{}");
+  const given = prettyJson(call.input || "{}");
   const [edited, setEdited] = useState<string | null>(null);
   const [fault, setFault] = useState<string | null>(null);
   const resolve = (payload: NonNullable<Decision["payload"]>) => onDecide({ interruptId: interrupt.id, status: "resolved", payload });
@@ -52,12 +55,12 @@ function Approval({ interrupt, call, number, onDecide }: ApprovalProps) {
       <p>
         <Icon name="tool" size={16} />
         <span>
-          May <strong>{call?.name ?? "a tool"}</strong> do this? {number && <span class="muted">({number})</span>}
+          May <strong>{call.name}</strong> do this? {number && <span class="muted">({number})</span>}
         </span>
       </p>
-      {interrupt.message && <p class="muted small">{interrupt.message}</p>}
+      {interrupt.message && interrupt.reason !== "tool_call" && <p class="muted small">{interrupt.message}</p>}
       {edited === null ? (
-        <Code text={given} language="json" />
+        <Arguments input={call.input} />
       ) : (
         <label class="field">
           Arguments

@@ -1,7 +1,8 @@
 // A call of a tool: its name, what it was called with, and what it answered.
+import { Arguments } from "./arguments.tsx";
+import { Code } from "./code.tsx";
 import { prettyJson } from "./format.ts";
 import { Icon } from "./icons.tsx";
-import { codeBlock } from "./markdown.ts";
 import type { CallPart } from "./view.ts";
 
 export function Call({ part, isWaiting }: { part: CallPart; isWaiting: boolean }) {
@@ -19,16 +20,12 @@ export function Call({ part, isWaiting }: { part: CallPart; isWaiting: boolean }
       </summary>
       <div class="inside">
         {part.problem && <p class="unfinished">{part.problem}</p>}
-        <Code text={prettyJson(part.input || "{}")} language="json" />
+        <Arguments input={part.input} />
         {part.result && <Code text={prettyJson(part.result.text) || "(nothing)"} language={isJson(part.result.text) ? "json" : part.result.isError ? "error" : "result"} />}
         {part.result?.images.map((url, at) => <img key={at} class="picture" src={url} alt={`Picture ${at + 1} of the result`} />)}
       </div>
     </details>
   );
-}
-
-export function Code({ text, language }: { text: string; language: string }) {
-  return <div class="prose" dangerouslySetInnerHTML={{ __html: codeBlock(text, language) }} />;
 }
 
 // One line that tells calls apart: the values of its arguments.

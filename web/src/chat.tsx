@@ -45,7 +45,7 @@ function Head({ view }: { view: View }) {
     <header class="head row between">
       <IconButton icon="menu" label="Conversations" class="narrow-only" onClick={() => shelf.isDrawerOpen.set(true)} />
       <div class="titles">
-        <h1>{thread?.title || (view.items.length ? thread?.snippet || "Untitled" : "New conversation")}</h1>
+        <h1>{thread?.title || firstWords(view) || "New conversation"}</h1>
         {thread?.parentId && (
           <a class="muted small" href={hashOf({ id: thread.parentId })}>
             forked from {parent?.title || "another conversation"}
@@ -59,6 +59,12 @@ function Head({ view }: { view: View }) {
       </button>
     </header>
   );
+}
+
+// What a conversation is called before it has a name.
+function firstWords(view: View): string {
+  const first = view.items.find((item) => item.kind === "user");
+  return first ? first.text.slice(0, 80) || "Untitled" : "";
 }
 
 // What the messages on the page cost; of a conversation with earlier ones, at least.
@@ -115,6 +121,9 @@ function Scroll({ view, conversation }: { view: View; conversation: Conversation
   const shown = useRef<string | null>(null);
   const heightBefore = useRef(0);
 
+  useEffect(() => {
+    if (view.run.state === "starting") setAtEnd(true);
+  }, [view.run.state]);
   useLayoutEffect(() => {
     const box = place.current;
     if (!box) return;

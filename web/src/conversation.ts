@@ -19,13 +19,13 @@ export interface Draft {
 export class Conversation {
   readonly id: string;
   readonly view: Cell<View>;
-  readonly onSettled: () => void;
+  readonly onNews: () => void; // something about it has changed that lists show
   #ending = new AbortController();
 
-  constructor(id: string, isNew: boolean, onSettled: () => void) {
+  constructor(id: string, isNew: boolean, onNews: () => void) {
     this.id = id;
     this.view = new Cell(emptyView(id, !isNew));
-    this.onSettled = onSettled;
+    this.onNews = onNews;
     if (!isNew) void this.load();
   }
 
@@ -97,15 +97,29 @@ export class Conversation {
     return this.#follow({ start: (signal) => api.run(asked, signal) });
   }
 
-  // Whether a run goes on that was begun elsewhere, or before the page was loaded: then it is followed from its start.
+  // A run may go on that was begun elsewhere, or before the page was loaded, or wait for a decision: then what it told
+  // is read from its beginning. It is shown as it streams only if it turns out to be still going on.
   async #join(): Promise<void> {
-    const about = await api.current(this.id, this.#ending.signal).catch(() => null);
-    if (!about || isBusy(this.view.value)) return;
-    this.view.change((view) => ({ ...view, lastEvent: about.lastEvent, interrupts: about.interrupts }));
-    if (about.runId === null) return;
-    const runId = about.runId;
-    this.view.change((view) => ({ ...view, run: { state: "running", runId }, lastEvent: about.firstEvent - 1, items: stored(view) }));
-    await this.#follow({ start: (signal) => api.events(this.id, about.firstEvent - 1, signal) });
+    if (isBusy(this.view.value) || !isOpenEnded(this.view.value)) return;
+    const signal = this.#ending.signal;
+    const start = (ending: AbortSignal) => api.events(this.id, null, ending);
+    let ahead: View = { ...this.view.value, items: upToQuestion(this.view.value) };
+    let isShown = false;
+    const timer = setTimeout(() => ((isShown = true), this.view.set(ahead)), JOIN_MS);
+    try {
+      for await (const happened of follow({ start, thread: this.id, after: 0, signal })) {
+        if (happened.kind === "event") ahead = apply(isShown ? this.view.value : ahead, happened);
+        if (isShown && happened.kind === "event") this.view.set(ahead);
+        if (isShown && happened.kind !== "event") this.#connection(happened.kind === "lost" ? happened.attempt : 0);
+      }
+    } catch {
+      // What was told is not kept any more, and the messages are there.
+    }
+    clearTimeout(timer);
+    if (signal.aborted) return;
+    if (isShown) return this.#settle(true);
+    const { interrupts, lastEvent } = ahead;
+    this.view.change((view) => ({ ...view, interrupts, lastEvent }));
   }
 
   async #follow({ start }: Pick<Follower, "start">): Promise<boolean> {
@@ -114,6 +128,7 @@ export class Conversation {
     try {
       for await (const happened of follow({ start, thread: this.id, after: this.view.value.lastEvent, signal })) {
         if (happened.kind === "event") {
+          if (!isTaken) this.onNews();
           isTaken = true;
           this.view.change((view) => apply(view, happened));
         } else this.#connection(happened.kind === "lost" ? happened.attempt : 0);
@@ -135,7 +150,7 @@ export class Conversation {
 
   async #settle(isTaken: boolean): Promise<void> {
     if (isTaken) await this.#loadNew().catch(() => undefined); // what streamed stays on the page then
-    this.onSettled();
+    this.onNews();
   }
 
   async #trying(deed: () => Promise<void>): Promise<void> {
@@ -147,10 +162,18 @@ export class Conversation {
   }
 }
 
-// What a run that goes on has stored so far is told again by its events.
-function stored(view: View): View["items"] {
-  const question = view.items.findLastIndex((item) => item.kind === "user");
-  return view.items.slice(0, question + 1);
+const JOIN_MS = 150; // in which a run that is over is told to its end
+
+// Whether the last message leaves something open: a question, an answer in the making, or a call without a result.
+function isOpenEnded({ items }: View): boolean {
+  const last = items.at(-1);
+  if (last?.kind !== "answer") return last !== undefined;
+  return last.status !== "complete" || last.parts.some((part) => part.kind === "call" && part.result === null);
+}
+
+// What a run has stored so far is told again by its events.
+function upToQuestion({ items }: View): View["items"] {
+  return items.slice(0, items.findLastIndex((item) => item.kind === "user") + 1);
 }
 
 function contentOf({ text, files }: Draft): unknown {

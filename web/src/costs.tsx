@@ -5,10 +5,9 @@ import * as api from "./api.ts";
 import { useCell } from "./cell.ts";
 import { count, dollars, modelName } from "./format.ts";
 import { IconButton } from "./icons.tsx";
+import { DAY_S, series } from "./series.ts";
 import * as shelf from "./shelf.ts";
 import { theme } from "./theme.ts";
-
-const DAY_S = 86_400;
 
 export function Costs() {
   const [cost, setCost] = useState<api.Cost | null>(null);
@@ -65,17 +64,6 @@ function ModelTable({ models }: { models: api.Total[] }) {
       </table>
     </div>
   );
-}
-
-// One bar for each day, days without a cost included.
-export function series(days: readonly api.Total[]): [number[], number[]] {
-  const known = new Map(days.map((one) => [Date.parse(`${one.group}T00:00:00Z`) / 1000, Number(one.costUsd)]));
-  const times = [...known.keys()].filter(Number.isFinite).sort((one, other) => one - other);
-  const [first, last] = [times[0], times.at(-1)];
-  if (first === undefined || last === undefined) return [[], []];
-  const begin = Math.min(first, last - 6 * DAY_S);
-  const all = Array.from({ length: Math.round((last - begin) / DAY_S) + 1 }, (_, at) => begin + at * DAY_S);
-  return [all, all.map((time) => known.get(time) ?? 0)];
 }
 
 function Plot({ days }: { days: api.Total[] }) {

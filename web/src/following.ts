@@ -28,6 +28,7 @@ export async function* follow({ start, thread, after, signal, pause = wait }: Fo
   for (let attempt = 0; ; ) {
     try {
       const answer = hasBegun ? await api.events(thread, last, signal) : await start(signal);
+      if (answer.status === 204) return; // nothing runs, and nothing is left to tell
       if (attempt > 0) yield { kind: "back" };
       for await (const numbered of eventsOf(answer, signal)) {
         hasBegun = true;

@@ -13,7 +13,8 @@ export function plural(number: number, one: string, several = `${one}s`): string
 export function dollars(amount: number): string {
   if (amount === 0) return "$0.00";
   if (Math.abs(amount) >= 0.1) return `$${amount.toFixed(2)}`;
-  const digits = Math.min(8, 1 - Math.floor(Math.log10(Math.abs(amount))));
+  if (Math.abs(amount) < 1e-6) return "< $0.000001";
+  const digits = Math.min(6, 1 - Math.floor(Math.log10(Math.abs(amount))));
   return `$${amount.toFixed(digits)}`;
 }
 
@@ -55,6 +56,11 @@ export function moment(when: string): string {
 // The name of a model without its provider.
 export function modelName(id: string): string {
   return id.slice(id.indexOf(":") + 1);
+}
+
+// The words of a text in Markdown, for one line.
+export function withoutMarks(text: string): string {
+  return text.replace(/```\w*|[*_`#>|]+/g, " ").replace(/\s+/g, " ").trim();
 }
 
 // JSON for reading; what is no JSON, or not yet, stays as it is.

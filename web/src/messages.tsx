@@ -130,7 +130,7 @@ function Answer({ item, before, threadId, isBusy: busy, isLast, waiting }: Answe
 
 const UNFINISHED: Record<string, string> = {
   partial: "This answer was cut off.",
-  cancelled: "You stopped this answer.",
+  cancelled: "This answer was stopped.",
   error: "This answer ended with an error.",
 };
 
@@ -176,7 +176,7 @@ function Working({ view }: { view: View }) {
         <i />
         <i />
       </span>
-      {view.run.state === "stopping" ? "Stopping" : view.step && !/^turn/.test(view.step) ? view.step : "Working"}
+      {view.run.state === "stopping" ? "Stopping" : "Working"}
     </p>
   );
 }

@@ -47,12 +47,16 @@ export function ModelPicker({ onClose }: { onClose: () => void }) {
   const found = models.filter((one) => fits(one, words));
   const ready = found.filter((one) => one.isConfigured);
   const others = found.filter((one) => !one.isConfigured);
+  const onKeyDown = (event: KeyboardEvent) => {
+    const first = ready.find((one) => one.id !== current);
+    if (event.key === "Enter" && !event.isComposing && words && first) choose(first);
+  };
   return (
     <Modal title="Who shall answer?" onClose={onClose} class="tall">
       <label class="search">
         <Icon name="search" size={16} />
         <span class="hidden">Find a model</span>
-        <input type="search" placeholder="Find a model" value={words} onInput={(event) => setWords(event.currentTarget.value)} autofocus />
+        <input type="search" placeholder="Find a model" value={words} onInput={(event) => setWords(event.currentTarget.value)} onKeyDown={onKeyDown} autofocus />
       </label>
       <div class="models" tabindex={0} role="region" aria-label="Models">
         <ModelList models={ready} current={current} onChoose={choose} />
@@ -150,7 +154,7 @@ function Plan({ plan }: { plan: Preflight }) {
     <>
       <p>
         {plural(kept, "block")} of this conversation {kept === 1 ? "is" : "are"} kept
-        {others.length ? `, ${others.length} ${others.length === 1 ? "is" : "are"} not told as they were` : ", all of it"}. {room}: about {count(plan.estimated_input_tokens)} tokens
+        {others.length ? `, ${others.length} ${others.length === 1 ? "is not told as it was" : "are not told as they were"}` : ", all of it"}. {room}: about {count(plan.estimated_input_tokens)} tokens
         {plan.first_turn_usd === null ? "" : `, ${dollars(Number(plan.first_turn_usd))} for the next prompt`}.
       </p>
       {plan.blockers.map((blocker) => (

@@ -21,7 +21,7 @@ export function apply(view: View, { number, event }: Numbered): View {
 function applied(view: View, event: Event): View {
   switch (event.type) {
     case "RUN_STARTED":
-      return { ...view, run: { state: "running", runId: event.runId }, interrupts: [], problem: null, step: null };
+      return { ...view, run: { state: "running", runId: event.runId }, interrupts: [], problem: null };
     case "RUN_FINISHED":
       return {
         ...settled(view),
@@ -30,9 +30,7 @@ function applied(view: View, event: Event): View {
     case "RUN_ERROR":
       return { ...settled(view), problem: problemOf(event.code ?? null, event.message) };
     case "STEP_STARTED":
-      return { ...view, step: event.stepName };
-    case "STEP_FINISHED":
-      return { ...view, step: null };
+      return withModel(view, event.metadata?.dragoman?.model ?? null);
     case "TEXT_MESSAGE_START":
       return event.role === "user" ? view : withPart(view, { kind: "text", id: event.messageId, text: "" });
     case "TEXT_MESSAGE_CONTENT":
@@ -50,7 +48,7 @@ function applied(view: View, event: Event): View {
     case "TOOL_CALL_END":
       return changed(view, "call", event.toolCallId, (part) => ({ ...part, isOpen: false }));
     case "TOOL_CALL_RESULT":
-      return changed(view, "call", event.toolCallId, (part) => ({ ...part, result: resultOf(event.content) }));
+      return changed(view, "call", event.toolCallId, (part) => ({ ...part, result: resultOf(event) }));
     default:
       return view;
   }
@@ -63,6 +61,13 @@ function withPart(view: View, part: Part): View {
     return { ...view, items: [...view.items.slice(0, -1), { ...live, parts: [...live.parts, part] }] };
   }
   return { ...view, items: [...view.items, liveAnswer([part])] };
+}
+
+// A call of a model begins: what it says goes into the live answer, under the name of the model that answers first.
+function withModel(view: View, model: string | null): View {
+  const live = view.items.at(-1);
+  if (live?.kind === "answer" && live.id === LIVE) return view;
+  return { ...view, items: [...view.items, { ...liveAnswer([]), model }] };
 }
 
 export function liveAnswer(parts: Part[]): AnswerItem {
@@ -94,14 +99,14 @@ function begunCall(id: string, name: string): CallPart {
   return { kind: "call", id, name, input: "", isOpen: true, result: null, problem: null };
 }
 
-function resultOf(content: string | { type: string; text?: string }[]): Result {
+function resultOf({ content, metadata }: Extract<Event, { type: "TOOL_CALL_RESULT" }>): Result {
   const text = typeof content === "string" ? content : content.map((part) => part.text ?? `[${part.type}]`).join("\n");
-  return { text, images: [], isError: false };
+  return { text, images: [], isError: metadata?.dragoman?.is_error ?? false };
 }
 
 function settled(view: View): View {
   const items = view.items.map((item) => (item.kind === "answer" && item.id === LIVE ? closed(item) : item));
-  return { ...view, items, run: { state: "idle" }, step: null };
+  return { ...view, items, run: { state: "idle" } };
 }
 
 function closed(item: AnswerItem): AnswerItem {

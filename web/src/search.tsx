@@ -6,6 +6,7 @@ import { hashOf } from "./route.ts";
 import * as shelf from "./shelf.ts";
 import type { Hit } from "./wire.ts";
 
+const WHO: Record<string, string> = { user: "You", assistant: "Model", tool: "Tool", system: "System" };
 const PAUSE_MS = 150;
 
 export function SearchResults({ words }: { words: string }) {
@@ -27,7 +28,7 @@ export function SearchResults({ words }: { words: string }) {
             <a href={hashOf({ id: hit.threadId, at: hit.messageId })}>
               <span class="title">{hit.title || shelf.thread(hit.threadId)?.title || "Untitled"}</span>
               <span class="snippet found">
-                <span class="who">{hit.role === "user" ? "You" : hit.role}</span> <Marked hit={hit} />
+                <span class="who">{WHO[hit.role] ?? hit.role}</span> <Marked hit={hit} />
               </span>
             </a>
           </li>

@@ -1,7 +1,7 @@
 // A message as a provider, or another library, would write it.
 import { useEffect, useState } from "preact/hooks";
 import * as api from "./api.ts";
-import { Code } from "./call.tsx";
+import { Code } from "./code.tsx";
 import { Modal } from "./modal.tsx";
 import * as shelf from "./shelf.ts";
 

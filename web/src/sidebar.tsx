@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import * as api from "./api.ts";
 import { useCell } from "./cell.ts";
-import { era } from "./format.ts";
+import { era, withoutMarks } from "./format.ts";
 import { Icon, IconButton, type IconName } from "./icons.tsx";
 import { Menu } from "./menu.tsx";
 import { PAGES } from "./pages.tsx";
@@ -87,7 +87,7 @@ function ThreadRow({ thread, isCurrent }: { thread: Thread; isCurrent: boolean }
           {thread.parentId && <Icon name="fork" size={14} />}
           {name}
         </span>
-        {thread.title && thread.snippet && <span class="snippet">{thread.snippet}</span>}
+        {thread.title && thread.snippet && <span class="snippet">{withoutMarks(thread.snippet)}</span>}
       </a>
       <Menu
         label={`More about ${name}`}

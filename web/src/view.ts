@@ -112,7 +112,6 @@ export interface View {
   hasEarlier: boolean;
   isLoading: boolean;
   run: RunState;
-  step: string | null; // what the run is doing, in its own words
   interrupts: Interrupt[];
   problem: Problem | null;
   lastEvent: number; // the number of the last event that was applied
@@ -125,7 +124,6 @@ export function emptyView(threadId: string, isLoading = false): View {
     hasEarlier: false,
     isLoading,
     run: { state: "idle" },
-    step: null,
     interrupts: [],
     problem: null,
     lastEvent: 0,

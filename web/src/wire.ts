@@ -109,7 +109,7 @@ export interface Interrupt {
   reason: string;
   message?: string;
   toolCallId?: string;
-  metadata?: Record<string, unknown>;
+  metadata?: Ours<{ name?: string; input?: unknown }>;
 }
 
 export interface Decision {
@@ -123,11 +123,16 @@ export type Outcome =
   | { type: "interrupt"; interrupts: Interrupt[] }
   | { type: "cancelled" };
 
+// What only our server says, beside the protocol.
+export interface Ours<Said> {
+  dragoman?: Said;
+}
+
 export type Event =
   | { type: "RUN_STARTED"; threadId: string; runId: string }
   | { type: "RUN_FINISHED"; threadId: string; runId: string; outcome?: Outcome }
   | { type: "RUN_ERROR"; message: string; code?: string }
-  | { type: "STEP_STARTED" | "STEP_FINISHED"; stepName: string }
+  | { type: "STEP_STARTED" | "STEP_FINISHED"; stepName: string; metadata?: Ours<{ model?: string }> }
   | { type: "TEXT_MESSAGE_START"; messageId: string; role?: string }
   | { type: "TEXT_MESSAGE_CONTENT"; messageId: string; delta: string }
   | { type: "TEXT_MESSAGE_END"; messageId: string }
@@ -136,6 +141,6 @@ export type Event =
   | { type: "TOOL_CALL_START"; toolCallId: string; toolCallName: string }
   | { type: "TOOL_CALL_ARGS"; toolCallId: string; delta: string }
   | { type: "TOOL_CALL_END"; toolCallId: string }
-  | { type: "TOOL_CALL_RESULT"; toolCallId: string; messageId: string; content: string | { type: string; text?: string }[] }
+  | { type: "TOOL_CALL_RESULT"; toolCallId: string; messageId: string; content: string | { type: string; text?: string }[]; metadata?: Ours<{ is_error?: boolean }> }
   | { type: "CUSTOM"; name: string; value: unknown }
   | { type: "OTHER" }; // whatever else the protocol has, and we do not show

@@ -1,0 +1,196 @@
+"""Ground for the page: a browser that is there, and the real server over strict fakes under the names of real models.
+
+    async with site(folder) as it:
+        it.fakes["anthropic"].say("…")
+        it.paces["anthropic"].hold(10)           its next answer stops in its middle, until release()
+        it.wire.cut(); it.wire.mend()            the connection to the server goes away, and comes back
+        await it.stop(); await it.start()        the server does, over the same store
+
+The one rule: nothing between the browser and the fake provider is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from dragoman import settings
+from dragoman.client import Retries
+from dragoman.server.options import ServeOptions
+from dragoman.server.serving import bound, listening, opened_doors
+from dragoman.server.state import Doors
+from dragoman.settings import Settings
+from dragoman.tools import builtin_tools
+from scripts.build_page import built
+from tests.strict import StrictProvider, strict_provider
+
+_CONFIG = """
+default_model = "sonnet"
+[providers.anthropic]
+base_url = "{anthropic}"
+api_key = "sk-not-a-real-key"
+[providers.gemini]
+base_url = "{gemini}"
+api_key = "not-a-real-key"
+[models."gemini:blind"]
+max_context_tokens = 32000
+supports_images = false
+"""
+README = "# Lantern\n\nA lantern is lit with `lantern on`, and out after an hour.\n"
+
+
+class Pace:
+    """The stream of a fake, which can be held in its middle."""
+
+    def __init__(self, fake: StrictProvider) -> None:
+        self._streamed = fake._stream
+        self._go = asyncio.Event()
+        self._go.set()
+        self._after = 0
+        self.pause_s = 0.0  # between two chunks
+        fake._stream = self._stream  # type: ignore[method-assign]
+
+    def hold(self, after: int) -> None:
+        """Let the next streams stop after so many chunks."""
+        self._after = after
+        self._go.clear()
+
+    def release(self) -> None:
+        """Let them go on."""
+        self._go.set()
+
+    async def _stream(self, request: web.Request, chunks: list[bytes], cut: int | None) -> web.StreamResponse:
+        if cut is not None or (self._go.is_set() and not self.pause_s):
+            return await self._streamed(request, chunks, cut)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for number, chunk in enumerate(chunks):
+            if number >= self._after:
+                await self._go.wait()
+            await asyncio.sleep(self.pause_s)
+            await response.write(chunk)
+        await response.write_eof()
+        return response
+
+
+class Wire:
+    """What lies between the browser and the server, and can be cut."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.to = 0  # the port of the server
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.Task[None]] = set()
+
+    async def mend(self) -> None:
+        """Let connections through."""
+        self._server = await asyncio.start_server(self._passed, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def cut(self) -> None:
+        """End every connection, and take no more."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._open):
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def _passed(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self.to)
+        except OSError:
+            self._left(task, writer)
+            return
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(_copied(reader, back))
+                both.create_task(_copied(there, writer))
+        except (asyncio.CancelledError, ExceptionGroup):
+            pass
+        finally:
+            back.transport.abort()
+            self._left(task, writer)
+
+    def _left(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+        self._open.discard(task)
+
+
+async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    raise ConnectionResetError  # one end has closed: so does the other
+
+
+class Site:
+    """The server, which can be stopped and started, and what is behind it."""
+
+    def __init__(
+        self, folder: Path, found: Settings, fakes: dict[str, StrictProvider], options: dict[str, Any]
+    ) -> None:
+        self.folder = folder
+        self.fakes = fakes
+        self.paces = {name: Pace(fake) for name, fake in fakes.items()}
+        self.options = ServeOptions(store=f"sqlite:///{folder / 'chats.db'}", port=0, grace_s=0.2, **options)
+        self._settings = found
+        self.wire = Wire()
+        self._stack = contextlib.AsyncExitStack()
+        self._doors: Doors | None = None
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.wire.port}"
+
+    @property
+    def doors(self) -> Doors:
+        assert self._doors is not None
+        return self._doors
+
+    async def start(self) -> None:
+        """Listen."""
+        if not self.wire.port:
+            await self.wire.mend()
+            self.options = msgspec.structs.replace(self.options, base_url=self.base_url)
+        listener, options = bound(self.options)
+        self.wire.to = options.port
+        self._stack.callback(listener.close)
+        of_agent = {
+            "retries": Retries(max_retries=0),
+            "tools": builtin_tools(("read_file", "write_file")),
+            "workspace": self.folder / "work",
+        }
+        self._doors = await self._stack.enter_async_context(opened_doors(options, self._settings, **of_agent))
+        await self._stack.enter_async_context(listening(self._doors, listener))
+
+    async def stop(self) -> None:
+        """Stop, as a person stops it."""
+        await self._stack.aclose()
+
+
+@contextlib.asynccontextmanager
+async def site(folder: Path, **options: Any) -> AsyncIterator[Site]:
+    """A server with the page, while the block lasts."""
+    built()
+    (folder / "work").mkdir()
+    (folder / "work" / "README.md").write_text(README, "utf-8")
+    async with contextlib.AsyncExitStack() as stack:
+        fakes = {name: await stack.enter_async_context(strict_provider(name)) for name in ("anthropic", "gemini")}
+        file = folder / "config.toml"
+        file.write_text(_CONFIG.format(**{name: fake.base_url for name, fake in fakes.items()}), "utf-8")
+        file.chmod(0o600)
+        found = settings.load(environment={}, file=file, keyring=lambda _: None)
+        made = Site(folder, found, fakes, options)
+        await made.start()
+        stack.push_async_callback(made.wire.cut)
+        stack.push_async_callback(made.stop)
+        yield made

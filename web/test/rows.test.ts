@@ -1,0 +1,77 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { liveAnswer } from "../src/reducer.ts";
+import { firstSeq, itemsFrom, lastSeq, receiptOf, withRows } from "../src/rows.ts";
+import { emptyView } from "../src/view.ts";
+import type { Block, Row } from "../src/wire.ts";
+
+const at = "2026-05-08T12:30:15Z";
+
+function row(seq: number, role: string, content: Block[], metadata: Row["message"]["metadata"] = {}): Row {
+  return { seq, message: { id: `m${seq}`, role, content, metadata, created_at: at } };
+}
+
+const text = (words: string): Block => ({ type: "text", text: words });
+
+test("a result stands with its call, and its message has no place of its own", () => {
+  const items = itemsFrom([
+    row(1, "user", [text("What?")]),
+    row(2, "assistant", [text("I look."), { type: "tool_use", id: "c", name: "read_file", input: { path: "a" } }]),
+    row(3, "tool", [{ type: "tool_result", tool_use_id: "c", content: [text("# Foo")] }]),
+    row(4, "assistant", [text("Foo.")]),
+  ]);
+  assert.deepEqual(items.map((item) => [item.kind, item.seq]), [["user", 1], ["answer", 2], ["answer", 4]]);
+  const call = items[1]?.kind === "answer" ? items[1].parts[1] : null;
+  assert.equal(call?.kind === "call" && call.input, '{"path":"a"}');
+  assert.deepEqual(call?.kind === "call" && call.result, { text: "# Foo", images: [], isError: false });
+});
+
+test("a result that comes with a later page answers a call that is shown", () => {
+  const first = withRows(emptyView("t"), [row(2, "assistant", [{ type: "tool_use", id: "c", name: "x", input: {} }])]);
+  const view = withRows(first, [row(3, "tool", [{ type: "tool_result", tool_use_id: "c", content: [text("no")], is_error: true }])]);
+  const [item] = view.items;
+  const call = item?.kind === "answer" ? item.parts[0] : null;
+  assert.equal(call?.kind === "call" && call.result?.isError, true);
+});
+
+test("what is stored replaces what streamed, and a page that comes twice is there once", () => {
+  const streaming = { ...emptyView("t"), items: [liveAnswer([{ kind: "text" as const, id: "x", text: "Fo" }])] };
+  const rows = [row(1, "user", [text("What?")]), row(2, "assistant", [text("Foo.")])];
+  const view = withRows(withRows(streaming, rows), rows);
+  assert.deepEqual(view.items.map((item) => item.seq), [1, 2]);
+});
+
+test("earlier pages come before, in order", () => {
+  const view = withRows(withRows(emptyView("t"), [row(7, "user", [text("c")])]), [row(3, "user", [text("a")]), row(5, "user", [text("b")])], true);
+  assert.deepEqual(view.items.map((item) => item.seq), [3, 5, 7]);
+  assert.deepEqual([firstSeq(view), lastSeq(view), view.hasEarlier], [3, 7, true]);
+});
+
+test("files of a message are shown, and the words of a text file are not said twice", () => {
+  const place = { bucket: "b", path: "p/x.txt", mime_type: "text/plain" };
+  const [item] = itemsFrom([row(1, "user", [text("Look:"), text("x.txt:\n\ncontent")], { user_message_attachments: place })]);
+  assert.equal(item?.kind === "user" && item.text, "Look:");
+  assert.deepEqual(item?.kind === "user" && item.enclosures, [{ place, url: null, mime: "text/plain", name: null }]);
+});
+
+test("a picture from elsewhere is never asked for", () => {
+  const image: Block = { type: "image", media_type: "image/png", source: { kind: "url", data: "https://example.com/a.png" } };
+  const [asked, answer] = itemsFrom([row(1, "user", [image]), row(2, "assistant", [image])]);
+  assert.equal(asked?.kind === "user" && asked.enclosures[0]?.url, null);
+  assert.equal(answer?.kind === "answer" && answer.parts[0]?.kind, "note");
+});
+
+test("a call that cannot be read is told so", () => {
+  const [item] = itemsFrom([row(1, "assistant", [{ type: "invalid_tool_use", id: "c", name: "x", input_text: "{", reason: "cut off" }])]);
+  const part = item?.kind === "answer" ? item.parts[0] : null;
+  assert.deepEqual(part?.kind === "call" && [part.input, part.problem], ["{", "cut off"]);
+});
+
+test("a message goes by the name that its client gave it", () => {
+  assert.equal(itemsFrom([row(1, "user", [text("a")], { message_id: "mine" })])[0]?.id, "mine");
+});
+
+test("the prompt of a receipt has its caches in it", () => {
+  const receipt = receiptOf({ input_tokens: 10, cached_input_tokens: 90, cache_creation_input_tokens: 5, output_tokens: 7, cost_usd: "0.000092", latency_ms: 8 });
+  assert.deepEqual(receipt, { input: 105, cached: 90, output: 7, reasoning: 0, usd: 0.000092, latencyMs: 8 });
+});
