@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from dragoman.exchange import SideEffects
@@ -33,8 +34,6 @@ def deleting_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[Serving]
 
 async def uploaded(server: Serving) -> str:
     """The signed URL of a picture."""
-    import aiohttp
-
     form = aiohttp.FormData()
     form.add_field("file", JPEG, filename="dot.jpg", content_type="image/jpeg")
     async with server.client.post("/api/v1/agent/attachments", data=form) as answer:

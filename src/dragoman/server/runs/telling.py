@@ -81,7 +81,7 @@ class Telling:
                 threadId=self._thread_id,
                 runId=self._run_id,
                 parentRunId=self._parent_run_id,
-                protocolVersion=PROTOCOL_VERSION if self.is_modern else None,
+                protocolVersion=PROTOCOL_VERSION,
                 metadata=None if about is None else {KEY: {"asked": about}},
             )
         ]
