@@ -24,9 +24,11 @@ import msgspec
 
 from dragoman.errors import ConflictError, DragomanError, StoreError, UnknownSessionError
 from dragoman.exchange import StopReason
+from dragoman.message import MessageStatus
 from dragoman.server.refusing import Refusal, not_found
 from dragoman.server.runs.framing import text_of
 from dragoman.server.runs.preparing import Prepared, Preparing
+from dragoman.server.runs.seen import with_what_was_seen
 from dragoman.server.runs.snapshot import snapshot_of
 from dragoman.server.runs.telling import Event, Telling, interrupts_of, run_error
 from dragoman.store import Session
@@ -46,6 +48,7 @@ SWEEP_S: Final = 3600.0
 QUIET_S: Final = 15.0  # after which a follower is told that there is nothing
 POLL_S: Final = (0.05, 0.5)  # how often a run of another worker is looked at: at first, and at last
 MOST_AT_ONCE: Final = 256  # events in a batch
+_LAST: Final = 10  # messages among which an answer is that broke off
 _RETRIES_S: Final = (0.2, 1.0, 3.0)  # after which the store is tried again
 _log: Final = logging.getLogger("dragoman.server")
 
@@ -463,6 +466,7 @@ class Runs:
         if run.alive_until >= self._store.clock():
             return False
         try:
+            await self._keep_what_was_seen(run)
             await self._doors.agent.recover(run.session_id)
         except ConflictError:  # the right to run a turn there has not expired yet
             return False
@@ -470,6 +474,24 @@ class Runs:
             return True
         await self._store.end_dead_run(run, self._interrupted())
         return True
+
+    async def _keep_what_was_seen(self, run: Run) -> None:
+        """Put into the history what a run that broke off has told of its last answer."""
+        async with self._store.turn(run.session_id):
+            for row in await self._store.tail(run.session_id, _LAST):
+                metadata = row.message.metadata
+                if metadata.status is MessageStatus.PARTIAL and metadata.run_id == run.run_id:
+                    whole = with_what_was_seen(row.message, await self._events_of(run))
+                    if whole != row.message:
+                        await self._store.update(run.session_id, whole)
+
+    async def _events_of(self, run: Run) -> list[Event]:
+        """Everything that a run has told."""
+        after, found = run.first_number - 1, list[Event]()
+        while events := (await self._store.run_events(run.session_id, after)).events:
+            found.extend(msgspec.json.decode(event.json) for event in events if event.run_id == run.run_id)
+            after = events[-1].number
+        return found
 
 
 class _GoneError(Exception):

@@ -1,0 +1,57 @@
+"""What clients have seen of an answer that a crash cut off, put back into the history.
+
+A growing answer is stored from time to time; what a run tells is stored before it is shown. So after a crash the events
+of a run know more of its last answer than the history does. Nothing that somebody has read may be missing there. The
+one rule: what the history has stays as it is; only what is longer in the events is taken from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from dragoman.event import Folding, StreamEvent, TextDelta, ThinkingDelta, ToolUseEnd, ToolUseInputDelta, ToolUseStart
+from dragoman.message import ContentBlock, Message, TextBlock, ThinkingBlock
+
+_WORDS: Final = {"TEXT_MESSAGE_CONTENT": TextDelta, "REASONING_MESSAGE_CONTENT": ThinkingDelta}
+
+
+def with_what_was_seen(message: Message, events: Iterable[Mapping[str, Any]]) -> Message:
+    """An answer that broke off, with everything that a run told of it."""
+    seen = content_seen(message.id, events)
+    content = tuple(_longer(kept, seen[at]) if at < len(seen) else kept for at, kept in enumerate(message.content))
+    return message.replace(content=(*content, *seen[len(content) :]))
+
+
+def _longer(kept: ContentBlock, seen: ContentBlock) -> ContentBlock:
+    is_text = isinstance(kept, TextBlock | ThinkingBlock) and type(kept) is type(seen)
+    if is_text and len(seen.text) > len(kept.text):  # type: ignore[union-attr]
+        return kept.replace(text=seen.text)  # type: ignore[union-attr]
+    return kept
+
+
+def content_seen(message_id: str, events: Iterable[Mapping[str, Any]]) -> tuple[ContentBlock, ...]:
+    """The blocks of an answer, as far as they were told."""
+    folding, places = Folding(), dict[str, int]()
+    for event in events:
+        for one in _stream_events(event, message_id, places):
+            folding.take(one)
+    return folding.reply().content
+
+
+def _stream_events(event: Mapping[str, Any], message_id: str, places: dict[str, int]) -> Iterable[StreamEvent]:
+    """What an event says of the answer, in the words that it was made from."""
+    match event:
+        case {"type": "TEXT_MESSAGE_CONTENT" | "REASONING_MESSAGE_CONTENT" as kind, "messageId": name, "delta": words}:
+            if name.partition(".")[0] == message_id:
+                yield _WORDS[kind](places.setdefault(name, len(places)), words)
+        case {"type": "TOOL_CALL_START", "toolCallId": call_id, "toolCallName": name, "parentMessageId": parent}:
+            if parent.partition(".")[0] == message_id:
+                places[call_id] = len(places)
+                yield ToolUseStart(places[call_id], call_id, name)
+        case {"type": "TOOL_CALL_ARGS", "toolCallId": call_id, "delta": words} if call_id in places:
+            yield ToolUseInputDelta(places[call_id], words)
+        case {"type": "TOOL_CALL_END", "toolCallId": call_id} if call_id in places:
+            yield ToolUseEnd(places[call_id])
+        case _:
+            pass

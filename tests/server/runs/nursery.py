@@ -1,0 +1,50 @@
+"""Servers that can be killed: python -m tests.server.runs.nursery STORE CONFIG FOLDER.
+
+A process that has imported everything; for each line that it reads it makes a child that serves, and says the child's
+process id and the port. A child gives up on dead workers sooner than a real server: leases are a second long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import sys
+from pathlib import Path
+
+from dragoman import settings
+from dragoman.client import Retries
+from dragoman.server.options import ServeOptions
+from dragoman.server.runs import Runs
+from dragoman.server.serving import bound, listening, opened_doors
+
+LEASE_S = 1.0
+
+
+async def serve(store: str, config: str, folder: str, told: int) -> None:
+    options = ServeOptions(store=store, port=0, attachments=f"file://{folder}/attachments", max_pending_runs=1_000)
+    listener, options = bound(options)
+    found = settings.load(environment={}, file=Path(config), keyring=lambda _: None)
+    async with opened_doors(options, found, retries=Retries(max_retries=0)) as doors:
+        await doors.runs.close()
+        doors.runs = Runs(doors, alive_s=LEASE_S)
+        doors.runs.start()
+        doors.store.turn = functools.partial(doors.store.turn, seconds=LEASE_S)  # type: ignore[method-assign]
+        async with listening(doors, listener):
+            os.write(told, f"{os.getpid()} {options.port}\n".encode())
+            await asyncio.Event().wait()
+
+
+def main(store: str, config: str, folder: str) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a child
+    for _ in sys.stdin:
+        if os.fork() == 0:
+            with contextlib.suppress(KeyboardInterrupt):
+                asyncio.run(serve(store, config, folder, 1))
+            os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
