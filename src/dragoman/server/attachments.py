@@ -10,25 +10,22 @@ line, behind the address that the server gave itself, and never behind the ``Hos
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from typing import Final
 
 import msgspec
-from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from dragoman.attachments import MAX_BYTES, ROUTE, Opened, Owner, serving_headers
+from dragoman.attachments import ROUTE, Opened, Owner, serving_headers
 from dragoman.server.answers import answer
-from dragoman.server.asking import identifier, text_param, too_large
+from dragoman.server.asking import identifier, text_param
 from dragoman.server.endpoint import Endpoint, Media, Query
 from dragoman.server.principal import principal_of
-from dragoman.server.refusing import Refusal
 from dragoman.server.serving import address
 from dragoman.server.state import doors_of
+from dragoman.server.uploads import read_form
 
-_AROUND: Final = 64 * 1024  # bytes of a body that are not the file
 _UNSORTED: Final = "unsorted"  # where a file is that was uploaded for no thread or run yet
 
 
@@ -56,16 +53,10 @@ class SignedPlace(msgspec.Struct, frozen=True):
 
 async def upload(request: Request) -> Response:
     """Keep a file of the caller."""
-    form = await _form(request)
-    try:
-        file = _one_file(form)
-        thread, run = (_field(form, name) for name in ("threadId", "runId"))
-        owner, attachments = _owner(request), doors_of(request).attachments
-        stored = await attachments.put(
-            owner, thread, run, _pieces(file), declared_type=file.content_type, name=file.filename
-        )
-    finally:
-        await form.close()
+    form = await read_form(request)
+    thread, run = (identifier(form.fields.get(name) or _UNSORTED, name) for name in ("threadId", "runId"))
+    owner, attachments, file = _owner(request), doors_of(request).attachments, form.file
+    stored = await attachments.put(owner, thread, run, file.data, declared_type=file.declared_type, name=file.name)
     url = await attachments.signed_url(stored.bucket, stored.path, owner)
     made = Uploaded(
         bucket=stored.bucket,
@@ -76,54 +67,6 @@ async def upload(request: Request) -> Response:
         name=stored.name,
     )
     return answer(made)
-
-
-async def _form(request: Request) -> FormData:
-    """The parts of a body. It is read no further than a file may be large."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "multipart/form-data":
-        raise Refusal(415, "unsupported_media_type", "The body has to be multipart/form-data, with the file in file.")
-    if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-        raise Refusal(415, "unsupported_encoding", "The body must not be compressed.")
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length[:20]) > MAX_BYTES + _AROUND:
-        raise too_large(MAX_BYTES)
-    try:
-        return await MultiPartParser(request.headers, _limited(request), max_files=2, max_fields=8).parse()
-    except MultiPartException as error:
-        raise Refusal(400, "invalid_multipart", f"The body cannot be read: {error.message}") from None
-    except (KeyError, UnicodeError):
-        raise Refusal(400, "invalid_multipart", "The body cannot be read.") from None
-    except ClientDisconnect:
-        raise Refusal(400, "incomplete_body", "The body ended before its end.") from None
-
-
-async def _limited(request: Request) -> AsyncGenerator[bytes, None]:
-    size = 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > MAX_BYTES + _AROUND:
-            raise too_large(MAX_BYTES)
-        yield piece
-
-
-def _one_file(form: FormData) -> UploadFile:
-    files = [value for name, value in form.multi_items() if name == "file"]
-    others = [name for name, value in form.multi_items() if isinstance(value, UploadFile) and name != "file"]
-    if len(files) != 1 or others or not isinstance(files[0], UploadFile):
-        raise Refusal(422, "invalid_upload", "The body has to have one file, in the field file.")
-    return files[0]
-
-
-def _field(form: FormData, name: str) -> str:
-    said = form.getlist(name)
-    if len(said) > 1 or any(not isinstance(one, str) for one in said):
-        raise Refusal(422, "invalid_upload", f"{name} is a text, and said once.")
-    return identifier(str(said[0]), name) if said and said[0] else _UNSORTED
-
-
-async def _pieces(file: UploadFile) -> AsyncIterator[bytes]:
-    while piece := await file.read(256 * 1024):
-        yield piece
 
 
 def _owner(request: Request) -> Owner:

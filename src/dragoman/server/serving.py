@@ -43,7 +43,7 @@ _log: Final = logging.getLogger("dragoman.server")
 def bound(options: ServeOptions) -> tuple[socket.socket, ServeOptions]:
     """A socket that listens where the options say, and the options with the port that it got."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    made = socket.socket(family=family)
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that asyncio sets TCP_NODELAY
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((options.host.strip("[]"), options.port))

@@ -1,0 +1,89 @@
+"""HTTP as bytes: for requests that no client library would send, answered by a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def code(self) -> str:
+        """The code of a refusal."""
+        return str(msgspec.json.decode(self.body)["error"]["code"])
+
+
+class RawClient:
+    """One connection at a time, made again when the server has closed it."""
+
+    def __init__(self, base_url: str) -> None:
+        self._host, _, port = base_url.removeprefix("http://").partition(":")
+        self._port = int(port)
+        self.reader: asyncio.StreamReader | None = None
+        self.writer: asyncio.StreamWriter | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+            with contextlib.suppress(OSError):
+                await self.writer.wait_closed()
+        self.reader = self.writer = None
+
+    async def get(self, target: str, *headers: str) -> Answered:
+        """What is answered to a target, sign for sign as it is."""
+        lines = (f"GET {target} HTTP/1.1", f"Host: {self._host}:{self._port}", *headers)
+        data = "\r\n".join((*lines, "", "")).encode("latin-1")
+        for _ in range(2):
+            try:
+                return await self.ask(data)
+            except (asyncio.IncompleteReadError, OSError):  # it was closed after the answer before
+                await self.close()
+        raise AssertionError(f"no answer to {target!r}")
+
+    async def ask(self, data: bytes) -> Answered:
+        """What is answered to bytes."""
+        await self.send(data)
+        return await self.answer()
+
+    async def send(self, data: bytes) -> None:
+        if self.writer is None:
+            self.reader, self.writer = await asyncio.open_connection(self._host, self._port)
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def answer(self) -> Answered:
+        assert self.reader is not None
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
+        if headers.get("transfer-encoding") == "chunked":
+            body = await self._chunks()
+        else:
+            body = await self.reader.readexactly(int(headers.get("content-length", 0)))
+        if headers.get("connection") == "close":
+            await self.close()
+        return Answered(int(head[0].split(" ")[1]), headers, body)
+
+    async def _chunks(self) -> bytes:
+        assert self.reader is not None
+        data = b""
+        while size := int(await self.reader.readuntil(b"\r\n"), 16):
+            data += await self.reader.readexactly(size)
+            await self.reader.readexactly(2)
+        await self.reader.readexactly(2)
+        return data
