@@ -13,7 +13,7 @@ UV_VERSION := 0.13.7
 PYTEST_ARGS ?=
 PYTEST_PARALLEL ?= -n auto --maxprocesses 4 --dist worksteal
 RUN_ARGS ?=
-BENCH ?= format dialect store convert turn
+BENCH ?= format dialect store convert turn server
 BENCH_ARGS ?=
 LOCK_ARGS ?=
 
@@ -28,17 +28,14 @@ help: ## List the verbs
 
 setup: $(STAMP) $(PAGE) ## Make .venv with everything that the other verbs need, and build the web page
 
-# Without a terminal, in a pipe or on an integration server, the embedded model answers one question instead.
-run: $(STAMP) $(PAGE) ## Talk with the embedded model, in the terminal (RUN_ARGS="tour" shows the format; or any other command)
-	@if [ -n "$(RUN_ARGS)" ]; then exec $(BIN)/dragoman $(RUN_ARGS); \
-	elif [ -t 0 ] && [ -t 1 ]; then exec $(BIN)/dragoman chat --model local; \
-	else exec $(BIN)/dragoman ask --model local --max-tokens 60 "Say hello in one sentence." </dev/null; fi
+run: $(STAMP) $(PAGE) ## Serve the web page and the chat API with the embedded model (RUN_ARGS="chat" for the terminal; or any other command)
+	@exec $(BIN)/dragoman $(if $(RUN_ARGS),$(RUN_ARGS),serve --model local --log-level warning)
 
 test: check $(PAGE) ## Run every check and every test (PYTEST_ARGS="-k name" for some of them)
 	$(BIN)/pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 faults: $(STAMP) ## Kill, cut off, fill and damage stores and turns for a long time: about half an hour, best as root on Linux
-	DRAGOMAN_FAULTS=long $(BIN)/pytest $(PYTEST_PARALLEL) tests/store/faults tests/turn $(PYTEST_ARGS)
+	DRAGOMAN_FAULTS=long $(BIN)/pytest $(PYTEST_PARALLEL) tests/store/faults tests/turn tests/server $(PYTEST_ARGS)
 
 check: $(STAMP) ## Check style, format, types and the floors
 	$(BIN)/ruff check .

@@ -54,7 +54,7 @@ def serve(
     host
         Where to listen. Without it, 127.0.0.1, which only this machine reaches; for any other, callers need keys.
     port
-        The port to listen at; 0 for any that is free. Without it, 8000.
+        The port to listen at; 0 for any that is free. Without it, 8000, or the next one that is free.
     workers
         How many processes serve. Without it, one.
     attachments

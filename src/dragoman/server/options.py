@@ -19,7 +19,9 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     store: str  # its URL
     host: str = "127.0.0.1"
-    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8000  # 0 for any that is free
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = (
+        None  # 0 for any that is free; without one, from 8000 on
+    )
     workers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     attachments: str | None = None  # the URL of where they are kept; without one, a folder beside the store
     base_url: str | None = None  # where clients reach the server; without one, where it listens

@@ -36,27 +36,36 @@ from dragoman.store import open_store
 from dragoman.tools.offering import offered
 from dragoman.turn import Agent
 
+DEFAULT_PORT: Final = 8000
+_MORE_PORTS: Final = 10  # which are tried when nobody named one
 _AFTER_GRACE_S: Final = 5  # for what is to be written after the last turn has ended
 _log: Final = logging.getLogger("dragoman.server")
 
 
 def bound(options: ServeOptions) -> tuple[socket.socket, ServeOptions]:
     """A socket that listens where the options say, and the options with the port that it got."""
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that asyncio sets TCP_NODELAY
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    first = DEFAULT_PORT if options.port is None else options.port
+    for port in (first, *(range(first + 1, first + _MORE_PORTS) if options.port is None else ())):
+        try:
+            listener = _listener(options.host, port)
+        except OSError as error:
+            what = f"it cannot listen at {options.host} port {port}: {error.strerror or error}"
+            continue
+        return listener, msgspec.structs.replace(options, port=listener.getsockname()[1])
+    raise SettingsError(what, remedy="Choose another --port, or end what listens there", code="cannot_listen")
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        made.bind((options.host.strip("[]"), options.port))
-    except OSError as error:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host.strip("[]"), port))
+        made.listen(2048)
+    except OSError:
         made.close()
-        raise SettingsError(
-            f"it cannot listen at {options.host} port {options.port}: {error.strerror or error}",
-            remedy="Choose another --port, or end what listens there",
-            code="cannot_listen",
-        ) from None
-    made.listen(2048)
+        raise
     made.setblocking(False)
-    return made, msgspec.structs.replace(options, port=made.getsockname()[1])
+    return made
 
 
 def address(options: ServeOptions) -> str:
