@@ -316,6 +316,8 @@ def _tokens(url: str) -> Iterator[str]:
         f"{bare}?token=+{token}",
         f"{bare};token={token}",
         f"{bare}/?token={token}",
+        f"{good}#",
+        f"{good}#x",
         bare,
     )
 

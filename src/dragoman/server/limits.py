@@ -72,6 +72,8 @@ class Patience(HttpToolsProtocol):
         self._head_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if self._head_bytes > MAX_HEAD_BYTES:
             raise ValueError("the head is too large")  # which the parser makes its own error of
+        if b"#" in self.url:  # the rest of which nobody here would see
+            raise ValueError("a target has no fragment")
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
