@@ -69,6 +69,28 @@ def letter_schema() -> dict[str, Any]:
     }
 
 
+def inlined_schema() -> dict[str, Any]:
+    """The same without a name and without references, to stand inside another document."""
+    whole = letter_schema()
+    parts = whole.pop("$defs")
+    made: dict[str, Any] = _inlined(
+        {key: value for key, value in whole.items() if key not in ("$schema", "$id")}, parts
+    )
+    return made
+
+
+def _inlined(value: Any, parts: dict[str, Any]) -> Any:
+    match value:
+        case {"$ref": str(name)}:
+            return _inlined(parts[name.rpartition("/")[2]], parts)
+        case dict():
+            return {key: _inlined(inner, parts) for key, inner in value.items()}
+        case list():
+            return [_inlined(inner, parts) for inner in value]
+        case _:
+            return value
+
+
 def published_schema() -> bytes:
     """The file that is shipped with this package."""
     return files("dragoman.letters").joinpath("schemas", SCHEMA_FILE).read_bytes()

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -38,6 +38,9 @@ class Judged(Protocol):
     def cost_usd(self) -> Decimal | None: ...
     @property
     def created_at(self) -> datetime: ...
+
+
+AnyJudged = TypeVar("AnyJudged", bound=Judged)
 
 
 class Durations(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +159,7 @@ def _mean(numbers: Sequence[float]) -> float:
     return round(math.fsum(numbers) / len(numbers), 6)
 
 
-def grouped(judged: Iterable[Judged], by: str) -> dict[str, list[Judged]]:
+def grouped(judged: Iterable[AnyJudged], by: str) -> dict[str, list[AnyJudged]]:
     """Evaluations by ``agent_id``, ``model`` or ``evaluator``; what has none is left out."""
     named = [(name, one) for one in judged if isinstance(name := getattr(one, by), str)]
     named.sort(key=lambda pair: pair[0])

@@ -1,0 +1,179 @@
+"""How well tasks went: kept from letters and from whoever judges, seen by one team alone.
+
+    await record_result(store, letter, …)          what a task_result letter says about how its task went
+    await record_judgement(store, judgement, …)    what somebody else says about it
+    await evaluation_of(store, task_id, …)         every evaluation of a task, in sum, and where it goes
+    await rolling_summaries(store, by="agent", …)  the newest few of each agent or model
+
+An evaluation that names the turn behind it takes the model, its cost and what the turn looked like from the store, so
+that routing learns from it. The one rule: a letter is one evaluation, however often it comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta
+
+from dragoman.errors import InputError, LetterError, UnknownSessionError
+from dragoman.letters import TaskResultLetter, letter_id
+from dragoman.letters.scores import WINDOW, Summary, Trend, grouped, rolling, summary_of, trend_of
+
+if TYPE_CHECKING:
+    from dragoman.store import Evaluation, Session, Store
+
+_MOST: Final = 10_000  # evaluations that one answer looks at
+SYSTEM: Final = "system"
+Grade = Annotated[float, Meta(ge=0, le=1)]
+Id = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What somebody says about how a task went: a score, whether it was good enough, or both."""
+
+    task_id: Annotated[str, Meta(pattern="^[A-Z0-9_-]+$", max_length=128)]
+    score: Grade | None = None
+    success: bool | None = None
+    status: Literal["success", "partial_success", "failed"] | None = None
+    duration_sec: Annotated[float, Meta(ge=0)] | None = None
+    notes: Annotated[str, Meta(max_length=1000)] | None = None
+    agent_id: Id | None = None  # who did it
+    evaluator: Id | None = None  # who judges; without one, whoever asks
+    plan_id: Id | None = None
+    model: Id | None = None
+    session_id: Id | None = None  # the conversation behind it
+    turn_id: Id | None = None
+
+
+class TaskEvaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was said about how a task went."""
+
+    task_id: str
+    evaluations: tuple[Any, ...]  # as the store has them, the newest first
+    summary: Summary
+    by_evaluator: dict[str, Summary]
+    trend: Trend
+
+
+class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent or a model, by its newest evaluations."""
+
+    name: str
+    summary: Summary
+    trend: Trend
+
+
+# --- keeping ---------------------------------------------------------------------------------------------------------
+
+
+async def record_result(
+    store: Store,
+    letter: TaskResultLetter,
+    *,
+    team_id: str = "",
+    session: Session | None = None,
+    turn_id: str | None = None,
+) -> Evaluation:
+    """Keep what a letter says about how its task went. ``session`` is the conversation behind it, if that is known."""
+    if letter.is_answer:
+        raise LetterError(("$.payload.result.inputs: it answers a request, and says nothing about the task",))
+    said = letter.payload
+    taken = None if said.metrics is UNSET or said.metrics.duration_ms is UNSET else float(said.metrics.duration_ms)
+    plan = letter.context.get("plan_id") if letter.context else None
+    return await _recorded(
+        store,
+        session,
+        turn_id or letter.turn_id,
+        key=f"letter\0{letter.recipient_id}\0{letter_id(letter)}",
+        team_id=team_id,
+        task_id=letter.task_id,
+        agent_id=letter.sender_id,
+        evaluator=letter.sender_id,
+        plan_id=plan if isinstance(plan, str) and plan else None,
+        score=None if said.score is UNSET else float(said.score),
+        success=said.status == "success",
+        duration_ms=taken if said.duration_sec is UNSET else said.duration_sec * 1000,
+        notes=None if said.notes is UNSET else said.notes,
+    )
+
+
+async def record_judgement(
+    store: Store,
+    judgement: Judgement,
+    *,
+    evaluator: str,
+    team_id: str = "",
+    session: Session | None = None,
+    key: str | None = None,
+) -> Evaluation:
+    """Keep what somebody says about how a task went. The same ``key`` again gives what was kept first."""
+    if judgement.score is None and judgement.success is None and judgement.status is None:
+        what = "it says neither how good it was nor whether that is enough"
+        raise InputError(what, where="$", remedy="Give score, success or status", code="empty_evaluation")
+    success = judgement.success
+    if judgement.status is not None:
+        if success is not None and success != (judgement.status == "success"):
+            what = f"$.success: expected {str(not success).lower()} where the status is {judgement.status}"
+            raise LetterError((what,), code="inconsistent_result")
+        success = judgement.status == "success"
+    return await _recorded(
+        store,
+        session,
+        judgement.turn_id,
+        key=None if key is None else f"key\0{evaluator}\0{key}",
+        team_id=team_id,
+        task_id=judgement.task_id,
+        agent_id=judgement.agent_id,
+        evaluator=judgement.evaluator or evaluator,
+        plan_id=judgement.plan_id,
+        model=judgement.model,
+        score=judgement.score,
+        success=success,
+        duration_ms=None if judgement.duration_sec is None else judgement.duration_sec * 1000,
+        notes=judgement.notes,
+    )
+
+
+async def _recorded(store: Store, session: Session | None, turn_id: str | None, **said: Any) -> Evaluation:
+    """Keep it; what its turn looked like fills in what it does not say itself."""
+    known: dict[str, Any] = {"turn_id": turn_id}
+    if session is not None:
+        with contextlib.suppress(InputError):  # no such turn, or nobody has answered: there is nothing to learn from
+            known = await store.judged_turn(session.id, turn_id)
+    given = {name: value for name, value in said.items() if value is not None}
+    try:
+        return await store.record_evaluation(SYSTEM if session is None else session.id, **{**known, **given})
+    except UnknownSessionError:  # it was deleted meanwhile
+        return await store.record_evaluation(SYSTEM, **given)
+
+
+# --- looking ---------------------------------------------------------------------------------------------------------
+
+
+async def evaluation_of(store: Store, task_id: str, *, team_id: str | None = None) -> TaskEvaluation | None:
+    """Everything about how a task went; nothing if nobody has said anything."""
+    found = await store.evaluations(task_id=task_id, team_id=team_id, limit=_MOST)
+    if not found:
+        return None
+    return TaskEvaluation(
+        task_id=task_id,
+        evaluations=tuple(found),
+        summary=summary_of(found),
+        by_evaluator={name: summary_of(some) for name, some in grouped(found, "evaluator").items()},
+        trend=trend_of(found),
+    )
+
+
+async def rolling_summaries(
+    store: Store, *, by: Literal["agent", "model"], team_id: str | None = None, newest: int = WINDOW
+) -> list[GroupSummary]:
+    """The newest few evaluations of each agent or model, in sum."""
+    totals = await store.judged_totals(by, team_id=team_id)
+    column = {"agent": "agent_id", "model": "model"}[by]
+    made = []
+    for one in totals:
+        found = await store.evaluations(team_id=team_id, limit=newest, **{column: one.group})
+        made.append(GroupSummary(name=one.group, summary=rolling(found, newest), trend=trend_of(found)))
+    return made

@@ -1,0 +1,230 @@
+"""How well tasks went: ``POST /evaluate``, ``GET /evaluation/{task_id}``, and summaries of agents and models.
+
+What comes in is a task_result letter, or what somebody says about a task; several may judge the same one. The one rule:
+what one team has recorded is not there for another.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final, Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dragoman.errors import JsonError
+from dragoman.jsontext import read_json
+from dragoman.letters import TaskResultLetter, read_letter, warnings_of
+from dragoman.letters.schema import inlined_schema
+from dragoman.letters.scores import WINDOW, Summary, Trend
+from dragoman.mail.evaluation import (
+    GroupSummary,
+    Judgement,
+    evaluation_of,
+    record_judgement,
+    record_result,
+    rolling_summaries,
+)
+from dragoman.server.answers import answer
+from dragoman.server.asking import read_as, text_param, whole_number
+from dragoman.server.endpoint import Endpoint, Query
+from dragoman.server.mailroom import SCOPE, agents_of, letter_body, refuse_to_speak_as, session_behind, tenant_of
+from dragoman.server.principal import principal_of
+from dragoman.server.refusing import Refusal, not_found
+from dragoman.server.state import doors_of
+from dragoman.store import Evaluation
+
+_MOST_NEWEST: Final = 1_000
+_MOST_KEY: Final = 255
+
+
+class EvaluationTold(msgspec.Struct, frozen=True, kw_only=True):
+    """How somebody judged a task."""
+
+    id: str
+    timestamp: datetime
+    task_id: str | None
+    agent_id: str | None  # who did it
+    plan_id: str | None
+    evaluator: str  # who judged
+    success: bool | None
+    score: float | None
+    duration_sec: float | None
+    notes: str | None  # without secrets
+    model: str | None  # what answered in the turn behind it
+    cost_usd: Decimal | None  # of that turn
+    turn_id: str | None
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """What was kept, and what is odd about what came."""
+
+    evaluation: EvaluationTold
+    warnings: list[str] = []
+
+
+class TaskEvaluationTold(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was said about how a task went."""
+
+    task_id: str
+    evaluations: list[EvaluationTold]  # the newest first
+    summary: Summary
+    by_evaluator: dict[str, Summary]
+    trend: Trend
+
+
+class Summaries(msgspec.Struct, frozen=True, kw_only=True):
+    """Agents or models, by their newest evaluations."""
+
+    by: Literal["agent", "model"]
+    newest: int  # how many evaluations of each are counted
+    summaries: list[GroupSummary]
+
+
+async def evaluate(request: Request) -> Response:
+    """Keep how a task went."""
+    data = await letter_body(request)
+    try:
+        plain = read_json(data)
+    except JsonError:
+        read_letter(data)  # which knows more to say about a score that is no number
+        raise
+    is_letter = isinstance(plain, dict) and "payload" in plain
+    made = await (_of_letter(request, data) if is_letter else _of_fields(request, plain))
+    return answer(made, 201)
+
+
+async def _of_letter(request: Request, data: bytes) -> Recorded:
+    letter = read_letter(data)
+    if not isinstance(letter, TaskResultLetter):
+        raise Refusal(422, "not_a_result", "Only a task_result letter says how a task went.")
+    refuse_to_speak_as(request, letter.sender_id, letter.recipient_id)
+    odd = [f"{warning} [{warning.code}]" for warning in warnings_of(letter)]
+    session = await session_behind(request, letter.session_id)
+    if letter.session_id is not None and session is None:
+        odd.append("$.context.session_id: there is no such session, or it is not yours [unknown_session]")
+    team_id = tenant_of(principal_of(request))
+    made = await record_result(doors_of(request).store, letter, team_id=team_id, session=session)
+    return Recorded(evaluation=told(made), warnings=odd)
+
+
+async def _of_fields(request: Request, plain: object) -> Recorded:
+    judgement = read_as(plain, Judgement)
+    principal = principal_of(request)
+    agents = sorted(agents_of(principal))
+    if judgement.evaluator is not None:
+        refuse_to_speak_as(request, judgement.evaluator)
+    session = await session_behind(request, judgement.session_id)
+    if judgement.session_id is not None and session is None:
+        raise not_found()
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 0 < len(key) <= _MOST_KEY:
+        raise Refusal(400, "invalid_header", f"An Idempotency-Key has 1 to {_MOST_KEY} characters.")
+    made = await record_judgement(
+        doors_of(request).store,
+        judgement,
+        evaluator=agents[0] if agents else principal.user_id,
+        team_id=tenant_of(principal),
+        session=session,
+        key=key,
+    )
+    return Recorded(evaluation=told(made))
+
+
+async def evaluation(request: Request) -> Response:
+    """Every evaluation of a task of the caller's team."""
+    team_id = tenant_of(principal_of(request))
+    found = await evaluation_of(doors_of(request).store, request.path_params["task_id"], team_id=team_id)
+    if found is None:
+        raise not_found()
+    return answer(
+        TaskEvaluationTold(
+            task_id=found.task_id,
+            evaluations=[told(one) for one in found.evaluations],
+            summary=found.summary,
+            by_evaluator=found.by_evaluator,
+            trend=found.trend,
+        )
+    )
+
+
+async def summaries(request: Request) -> Response:
+    """The newest evaluations of each agent or model, in sum."""
+    by = text_param(request, "by", "agent")
+    newest = whole_number(request, "newest", default=WINDOW, most=_MOST_NEWEST)
+    team_id = tenant_of(principal_of(request))
+    store = doors_of(request).store
+    match by:
+        case "agent" | "model":
+            found = await rolling_summaries(store, by=by, team_id=team_id, newest=newest)
+            return answer(Summaries(by=by, newest=newest, summaries=found))
+        case _:
+            raise Refusal(422, "invalid_parameter", "by is agent or model.")
+
+
+def told(made: Evaluation) -> EvaluationTold:
+    """An evaluation as its team sees it."""
+    return EvaluationTold(
+        id=made.id,
+        timestamp=made.created_at,
+        task_id=made.task_id,
+        agent_id=made.agent_id,
+        plan_id=made.plan_id,
+        evaluator=made.evaluator,
+        success=made.success,
+        score=made.score,
+        duration_sec=None if made.duration_ms is None else round(made.duration_ms / 1000, 6),
+        notes=made.notes,
+        model=made.model,
+        cost_usd=made.cost_usd,
+        turn_id=made.turn_id,
+    )
+
+
+def _at(path: str, name: str) -> tuple[Endpoint, Endpoint]:
+    """Both, under a path."""
+    asks: Any = {"anyOf": [inlined_schema(), msgspec.json.schema(Judgement)["$defs"]["Judgement"]]}
+    return (
+        Endpoint(
+            "POST",
+            f"{path}/evaluate",
+            evaluate,
+            name=f"evaluate{name}",
+            summary="Say how a task went",
+            description="A task_result letter, or what somebody says about a task. A letter counts once, however"
+            " often it comes; other evaluations do with an Idempotency-Key.",
+            asks=asks,
+            answers={201: Recorded},
+            scope=SCOPE,
+        ),
+        Endpoint(
+            "GET",
+            f"{path}/evaluation/{{task_id}}",
+            evaluation,
+            name=f"evaluation{name}",
+            summary="How a task went: every evaluation, in sum, and where it goes",
+            answers={200: TaskEvaluationTold},
+            scope=SCOPE,
+        ),
+    )
+
+
+ENDPOINTS = (
+    *_at("", ""),
+    *_at("/api/v1/mail", "_of_mail"),
+    Endpoint(
+        "GET",
+        "/api/v1/mail/summaries",
+        summaries,
+        name="summaries",
+        summary="Agents or models, by their newest evaluations",
+        query=(
+            Query("by", {"type": "string", "enum": ["agent", "model"]}, "agent, or model"),
+            Query("newest", {"type": "integer", "minimum": 1, "maximum": _MOST_NEWEST}, "how many of each"),
+        ),
+        answers={200: Summaries},
+        scope=SCOPE,
+    ),
+)

@@ -1,0 +1,248 @@
+"""``GET /metrics``: what is measured of the caller's team and of this process, as JSON or as Prometheus reads it.
+
+Which of the two, the Accept header says; without a wish it is JSON. The one rule: what one team does is in no number
+that another is told.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+import dragoman
+from dragoman.mail.measures import AgentMeasures, MailMeasures, Measures, ModelMeasures, Performance, measures_of
+from dragoman.server.answers import answer, owners_of
+from dragoman.server.endpoint import Endpoint, Media
+from dragoman.server.mailroom import SCOPE, tenant_of
+from dragoman.server.principal import principal_of
+from dragoman.server.state import doors_of
+from dragoman.store import Totals
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+_BEGUN: Final = time.monotonic()
+_JSON: Final = "application/json"
+_PLAIN: Final = "text/plain"
+_OPEN: Final = "application/openmetrics-text"
+
+
+class SystemMeasures(msgspec.Struct, frozen=True, kw_only=True):
+    """The process that answered."""
+
+    version: str
+    worker: int
+    uptime_sec: float
+    cpu_sec: float
+    memory_mb: float  # the most that it ever had
+    durability: str
+
+
+class CostMeasures(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller's own conversations have cost."""
+
+    total_usd: Decimal
+    by_model: dict[str, Decimal]
+    input_tokens: int
+    output_tokens: int
+
+
+class AllMeasures(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is measured."""
+
+    timestamp: datetime
+    system: SystemMeasures
+    tasks: Performance
+    agents: list[AgentMeasures]
+    models: list[ModelMeasures]
+    mail: MailMeasures
+    cost: CostMeasures
+
+
+async def metrics(request: Request) -> Response:
+    """Measure, and tell it as it was asked for."""
+    doors, principal = doors_of(request), principal_of(request)
+    measured = await measures_of(doors.store, tenant_of(principal))
+    spent = await doors.store.totals("model", owners=owners_of(principal))
+    made = _all(measured, _cost(spent), doors.store.durability, doors.store.clock())
+    accept = ", ".join(request.headers.getlist("accept"))
+    if wants_text(accept):
+        return _as_text(made, accept)
+    return answer(made, headers={"vary": "Accept"})
+
+
+def _all(measured: Measures, cost: CostMeasures, durability: str, now: datetime) -> AllMeasures:
+    return AllMeasures(
+        timestamp=now,
+        system=_system(durability),
+        tasks=measured.tasks,
+        agents=measured.agents,
+        models=measured.models,
+        mail=measured.mail,
+        cost=cost,
+    )
+
+
+def _system(durability: str) -> SystemMeasures:
+    used = os.times()
+    return SystemMeasures(
+        version=dragoman.__version__,
+        worker=os.getpid(),
+        uptime_sec=round(time.monotonic() - _BEGUN, 3),
+        cpu_sec=round(used.user + used.system, 3),
+        memory_mb=round(_memory_bytes() / 2**20, 1),
+        durability=durability,
+    )
+
+
+def _memory_bytes() -> int:
+    if sys.platform == "win32":
+        return 0
+    import resource  # noqa: PLC0415  there is none on Windows
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def _cost(spent: list[Totals]) -> CostMeasures:
+    return CostMeasures(
+        total_usd=sum((one.cost_usd for one in spent), Decimal(0)),
+        by_model={one.group or "unknown": one.cost_usd for one in spent},
+        input_tokens=sum(one.input_tokens for one in spent),
+        output_tokens=sum(one.output_tokens for one in spent),
+    )
+
+
+# --- which form ------------------------------------------------------------------------------------------------------
+
+
+def wants_text(accept: str) -> bool:
+    """Whether an Accept header would rather have text than JSON."""
+    weights = dict(_weights(accept))
+    return max(weights.get(_PLAIN, 0.0), weights.get(_OPEN, 0.0)) > weights.get(_JSON, 0.0)
+
+
+def _weights(accept: str) -> Iterator[tuple[str, float]]:
+    for part in accept.split(",")[:100]:
+        name, *said = (piece.strip().lower() for piece in part.split(";"))
+        weight = next((one.removeprefix("q=") for one in said if one.startswith("q=")), "1")
+        try:
+            yield name, float(weight)
+        except ValueError:
+            yield name, 0.0
+
+
+# --- for Prometheus --------------------------------------------------------------------------------------------------
+
+
+def _as_text(made: AllMeasures, accept: str) -> Response:
+    from prometheus_client import CollectorRegistry, exposition  # noqa: PLC0415  only who scrapes needs it
+    from prometheus_client.openmetrics import exposition as openmetrics  # noqa: PLC0415
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(made))
+    weights = dict(_weights(accept))
+    if weights.get(_OPEN, 0.0) > weights.get(_PLAIN, 0.0):
+        data, media_type = openmetrics.generate_latest(registry), openmetrics.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
+    else:
+        data, media_type = exposition.generate_latest(registry), exposition.CONTENT_TYPE_PLAIN_0_0_4
+    return Response(data, headers={"content-type": media_type, "cache-control": "no-store", "vary": "Accept"})
+
+
+class _Collector:
+    """What was measured, as a collector has to give it."""
+
+    def __init__(self, made: AllMeasures) -> None:
+        self._made = made
+
+    def collect(self) -> Iterable[Metric]:
+        """Every metric."""
+        made = self._made
+        yield from _of_system(made.system)
+        yield from _of_groups("agent", [(one.agent_id, one) for one in made.agents])
+        yield from _of_groups("model", [(one.model, one) for one in made.models])
+        yield from _of_mail(made.mail)
+        yield _gauge("cost_usd", "What conversations have cost.", ("model",), made.cost.by_model.items())
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing beforehand: what there is depends on what there was."""
+        return ()
+
+
+def _gauge(name: str, what: str, labels: tuple[str, ...], values: Iterable[tuple[Any, Any]]) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415
+
+    family = GaugeMetricFamily(f"dragoman_{name}", what, labels=labels)
+    for key, value in values:
+        if value is not None:
+            family.add_metric(key if isinstance(key, tuple) else (key,), float(value))
+    return family
+
+
+def _of_system(system: SystemMeasures) -> Iterator[Metric]:
+    worker = str(system.worker)
+    for name, what, value in (
+        ("uptime_seconds", "How long the process runs.", system.uptime_sec),
+        ("cpu_seconds", "What the process has used of a processor.", system.cpu_sec),
+        ("memory_megabytes", "The most memory that the process ever had.", system.memory_mb),
+    ):
+        yield _gauge(name, what, ("worker",), [(worker, value)])
+
+
+def _of_groups(by: str, groups: list[tuple[str, Performance]]) -> Iterator[Metric]:
+    for name, what, field in (
+        ("evaluations", "How often it was judged.", "evaluations"),
+        ("tasks", "How many tasks of it were judged.", "task_count"),
+        ("success_rate", "The share that was good enough.", "success_rate"),
+        ("average_score", "The average score, from 0 to 1.", "average_score"),
+        ("cost_usd", "What the judged turns have cost.", "cost_usd"),
+    ):
+        values = [(group, getattr(one, field)) for group, one in groups]
+        yield _gauge(f"{by}_{name}", what, (by,), values)
+    shares = (("0.5", "p50_ms"), ("0.95", "p95_ms"), ("0.99", "p99_ms"))
+    took = [
+        ((group, share), getattr(one.durations, field) / 1000)
+        for group, one in groups
+        if one.durations is not None
+        for share, field in shares
+    ]
+    yield _gauge(f"{by}_duration_seconds", "How long its tasks took.", (by, "quantile"), took)
+
+
+def _of_mail(mail: MailMeasures) -> Iterator[Metric]:
+    states = ("ready", "leased", "waiting", "behind", "held", "away", "done", "dead")
+    letters = [((box.recipient_id, state), getattr(box, state)) for box in mail.mailboxes for state in states]
+    yield _gauge("mailbox_letters", "Letters by where they stand.", ("recipient", "state"), letters)
+    retries = [(box.recipient_id, box.retries) for box in mail.mailboxes]
+    yield _gauge("mailbox_retries", "How often letters were handed out again.", ("recipient",), retries)
+    for name, what, value in (
+        ("queue_depth", "Letters that are neither done nor dead.", mail.queue_depth),
+        ("dead_letters", "Letters that were given up.", mail.dead_letters),
+        ("retries", "How often letters were handed out again, in all.", mail.retries),
+    ):
+        yield _gauge(f"mail_{name}", what, (), [((), value)])
+
+
+def _at(path: str, name: str) -> Endpoint:
+    return Endpoint(
+        "GET",
+        path,
+        metrics,
+        name=name,
+        summary="What is measured: tasks, agents, models, mail, cost, this process",
+        description="JSON, or Prometheus' text where Accept would rather have that.",
+        answers={200: (AllMeasures, Media("text/plain", {"type": "string"}))},
+        scope=SCOPE,
+    )
+
+
+ENDPOINTS = (_at("/metrics", "metrics"), _at("/api/v1/mail/metrics", "metrics_of_mail"))

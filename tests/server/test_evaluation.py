@@ -1,0 +1,312 @@
+"""How tasks went, over a real socket: letters and judgements come in, sums and trends go out, and teams see their own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.letters import task_result_letter, write_letter
+from dragoman.turn import Agent, TurnBegan
+from tests.letters.examples import EXAMPLES
+from tests.server.conftest import Serving, serving
+from tests.server.test_threads import code_of, told
+
+_NUMBERS = itertools.count(1)
+HERE = ("", "/api/v1/mail")
+at_both = pytest.mark.parametrize("where", HERE)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def server(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path) -> Iterator[Serving]:
+    """A server that lets in nobody without a key, on each engine."""
+    store = None
+    if request.param == "postgres":
+        store = f"{request.getfixturevalue('postgres_server')}&schema=judged_{next(_NUMBERS)}"
+    opened: AbstractAsyncContextManager[Serving] = serving(tmp_path, store=store, require_keys=True)
+    it = runner.run(opened.__aenter__())
+    it.headers = runner.run(it.key("ada", scopes=("mail", "chat"), team_id="ops"))  # type: ignore[attr-defined]
+    yield it
+    runner.run(opened.__aexit__(None, None, None))
+
+
+def post(server: Serving, body: Any, headers: dict[str, str] | None = None, path: str = "/evaluate") -> Any:
+    data = {"data": body} if isinstance(body, bytes | str) else {"json": body}
+    given = {"content-type": "application/json", **(headers or server.headers)}  # type: ignore[attr-defined]
+    return server.client.post(path, headers=given, **data)
+
+
+def get(server: Serving, path: str, headers: dict[str, str] | None = None, **more: Any) -> Any:
+    return server.client.get(path, headers={**(headers or server.headers), **more})  # type: ignore[attr-defined]
+
+
+@at_both
+async def test_a_letter_is_an_evaluation_of_its_task_however_often_it_comes(server: Serving, where: str) -> None:
+    made = await told(post(server, EXAMPLES["evaluated"], path=f"{where}/evaluate"), 201)
+    assert made["warnings"] == []
+    kept = made["evaluation"]
+    assert (kept["task_id"], kept["agent_id"], kept["evaluator"]) == ("TASK-070C", "CA", "CA")
+    assert (kept["success"], kept["score"], kept["duration_sec"]) == (True, 0.95, 12.34)
+    assert kept["notes"] == "Task completed with high accuracy"
+    for retry in range(1, 5):
+        again = await told(post(server, {**EXAMPLES["evaluated"], "retry_count": retry}), 201)
+        assert again["evaluation"] == kept
+    found = await told(get(server, f"{where}/evaluation/TASK-070C"))
+    assert [one["id"] for one in found["evaluations"]] == [kept["id"]]
+
+
+async def test_several_evaluators_of_one_task_are_told_apart_and_summed_up(server: Serving) -> None:
+    for evaluator, score in (("QA", 0.2), ("QA", 0.4), ("ARCH", 0.9), ("ARCH", 1.0)):
+        said = {"task_id": "T-1", "agent_id": "CA", "evaluator": evaluator, "score": score, "duration_sec": score}
+        await told(post(server, said), 201)
+    found = await told(get(server, "/evaluation/T-1"))
+    assert len(found["evaluations"]) == 4
+    assert found["summary"]["average_score"] == 0.625
+    assert found["summary"]["durations"]["p95_ms"] == 1000
+    assert {name: one["average_score"] for name, one in found["by_evaluator"].items()} == {"QA": 0.3, "ARCH": 0.95}
+    assert (found["trend"]["direction"], found["trend"]["change"]) == ("up", 0.65)
+    assert [point["score"] for point in found["trend"]["points"]] == [0.2, 0.4, 0.9, 1.0]
+
+
+async def test_without_an_evaluator_it_is_whoever_asks(server: Serving) -> None:
+    made = await told(post(server, {"task_id": "T-1", "success": True}), 201)
+    assert made["evaluation"]["evaluator"] == "ada"
+    bound = await server.key("bot", scopes=("mail", "agent:QA"), team_id="ops")
+    made = await told(post(server, {"task_id": "T-1", "success": False}, bound), 201)
+    assert made["evaluation"]["evaluator"] == "QA"
+
+
+async def test_a_key_of_an_agent_does_not_judge_in_the_name_of_another(server: Serving) -> None:
+    bound = await server.key("bot", scopes=("mail", "agent:QA"), team_id="ops")
+    said = {"task_id": "T-1", "evaluator": "ARCH", "score": 1}
+    assert await code_of(post(server, said, bound), 403) == "sender_mismatch"
+    assert await code_of(post(server, EXAMPLES["evaluated"], bound), 403) == "sender_mismatch"
+
+
+async def test_the_same_key_again_records_nothing_new(server: Serving) -> None:
+    headers = {**server.headers, "idempotency-key": "once"}  # type: ignore[attr-defined]
+    first = await told(post(server, {"task_id": "T-1", "score": 0.5}, headers), 201)
+    again = await told(post(server, {"task_id": "T-1", "score": 0.5}, headers), 201)
+    assert first == again
+    assert len((await told(get(server, "/evaluation/T-1")))["evaluations"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ("", 400, "invalid_json"),
+        ("[]", 422, "invalid_request"),
+        ({"task_id": "T-1"}, 422, "empty_evaluation"),
+        ({"task_id": "t 1", "score": 1}, 422, "invalid_request"),
+        ({"task_id": "T-1", "score": 1.01}, 422, "invalid_request"),
+        ({"task_id": "T-1", "score": 1, "cost_usd": 7}, 422, "invalid_request"),
+        ({"task_id": "T-1", "success": True, "status": "failed"}, 422, "inconsistent_result"),
+        (
+            {**EXAMPLES["evaluated"], "payload": {**EXAMPLES["evaluated"]["payload"], "score": 1.01}},
+            422,
+            "inconsistent_result",
+        ),
+        (
+            {**EXAMPLES["evaluated"], "payload": {**EXAMPLES["evaluated"]["payload"], "success": False}},
+            422,
+            "inconsistent_result",
+        ),
+        ({**EXAMPLES["evaluated"], "protocol_version": "9.0"}, 422, "unsupported_protocol_version"),
+        (EXAMPLES["error"], 422, "not_a_result"),
+    ],
+)
+async def test_what_says_nothing_sensible_is_refused_and_nothing_is_kept(
+    chat_server: Serving, body: Any, status: int, code: str
+) -> None:
+    chat_server.headers = {}  # type: ignore[attr-defined]
+    assert await code_of(post(chat_server, body), status) == code
+    assert await chat_server.store.evaluations() == []
+
+
+async def test_a_score_of_nan_in_a_letter_is_an_inconsistent_result(chat_server: Serving) -> None:
+    chat_server.headers = {}  # type: ignore[attr-defined]
+    data = write_letter(
+        task_result_letter(
+            sender_id="CA", recipient_id="ARCH", task_id="T", timestamp="2026-01-01T00:00:00Z", output="x", score=0.5
+        )
+    )
+    assert await code_of(post(chat_server, data.replace(b"0.5", b"NaN")), 422) == "inconsistent_result"
+
+
+async def test_durations_that_do_not_agree_are_taken_with_a_warning(server: Serving) -> None:
+    letter = {**EXAMPLES["evaluated"]}
+    letter["payload"] = {**letter["payload"], "metrics": {"duration_ms": 99999}}
+    made = await told(post(server, letter), 201)
+    assert len(made["warnings"]) == 1
+    assert made["warnings"][0].endswith("[metrics_mismatch]")
+    assert made["evaluation"]["duration_sec"] == 12.34
+
+
+async def test_what_one_team_recorded_is_not_there_for_another(server: Serving) -> None:
+    await told(post(server, {"task_id": "T-1", "agent_id": "CA", "score": 1}), 201)
+    missing = await told(get(server, "/evaluation/NONE"), 404)
+    for who in (
+        await server.key("ada", scopes=("mail",), team_id="other"),
+        await server.key("ada", scopes=("mail",)),
+        await server.key("eve", scopes=("mail",)),
+    ):
+        refused = await told(get(server, "/evaluation/T-1", who), 404)
+        assert {**refused["error"], "request_id": ""} == {**missing["error"], "request_id": ""}
+        assert (await told(get(server, "/api/v1/mail/summaries", who)))["summaries"] == []
+        measured = await told(get(server, "/metrics", who))
+        assert (measured["agents"], measured["tasks"]["evaluations"]) == ([], 0)
+    mate = await server.key("grace", scopes=("mail",), team_id="ops")
+    assert len((await told(get(server, "/evaluation/T-1", mate)))["evaluations"]) == 1
+
+
+@pytest.mark.parametrize("path", ["/evaluation/T-1", "/metrics", "/api/v1/mail/summaries"])
+async def test_a_key_without_the_scope_and_no_key_are_refused(server: Serving, path: str) -> None:
+    chat = await server.key("ada", scopes=("chat",), team_id="ops")
+    assert await code_of(get(server, path, chat), 403) == "missing_scope"
+    assert await code_of(server.client.get(path), 401) == "unauthorized"
+
+
+async def test_rolling_summaries_of_agents_and_models(server: Serving) -> None:
+    for number in range(12):
+        said = {"task_id": f"T-{number}", "agent_id": "CA", "model": "p:m", "score": 0.0 if number < 2 else 1.0}
+        await told(post(server, said), 201)
+    for by, name in (("agent", "CA"), ("model", "p:m")):
+        found = await told(get(server, f"/api/v1/mail/summaries?by={by}"))
+        assert [
+            (one["name"], one["summary"]["count"], one["summary"]["average_score"]) for one in found["summaries"]
+        ] == [(name, 10, 1.0)]
+        every = await told(get(server, f"/api/v1/mail/summaries?by={by}&newest=100"))
+        assert every["summaries"][0]["summary"]["count"] == 12
+    assert await code_of(get(server, "/api/v1/mail/summaries?by=moon"), 422) == "invalid_parameter"
+
+
+# --- what routing learns ---------------------------------------------------------------------------------------------
+
+
+async def test_a_letter_that_names_its_turn_teaches_routing_which_model_did_it_well(server: Serving) -> None:
+    session = await server.store.create_session(user_id="ada", team_id="ops")
+    server.fake.say("done")
+    await server.agent.ask(session.id, "Write the report")
+    made = await told(post(server, result_of(session.id, 0.9)), 201)
+    assert made["warnings"] == []
+    assert made["evaluation"]["model"] == "fake-anthropic:model"
+    assert made["evaluation"]["turn_id"] is not None
+    (sample,) = await server.store.pattern_samples(user_id="ada")
+    assert (sample.primary_model, sample.success) == ("fake-anthropic:model", 0.9)
+
+
+async def test_scores_of_letters_decide_who_takes_the_next_turn_like_them(tmp_path: Path) -> None:
+    async with serving(tmp_path, "openai_chat", "anthropic") as server:
+        server.headers = {}  # type: ignore[attr-defined]
+        for number in range(6):
+            for name, score in (("anthropic", 0.95), ("openai_chat", 0.2)):
+                session = await server.store.create_session(user_id="local")
+                server.fakes[name].say("Voilà")
+                await server.agent.ask(session.id, f"@{name} translate letter {number} into French")
+                await told(post(server, result_of(session.id, score)), 201)
+        server.fakes["anthropic"].say("Voilà")
+        session = await server.store.create_session(user_id="local")
+        async with Agent(server.store, settings=server.agent.settings) as fresh:  # which has nothing in its memory
+            happened = [event async for event in fresh.turn(session.id, "translate this letter into French")]
+    assert isinstance(happened[0], TurnBegan)
+    decision = happened[0].decision
+    assert (decision.chosen_model, decision.record.mode.value) == ("fake-anthropic:model", "pattern")
+
+
+def result_of(session_id: str, score: float) -> bytes:
+    letter = task_result_letter(
+        sender_id="CA",
+        recipient_id="ARCH",
+        task_id="T-9",
+        timestamp="2026-01-01T00:00:00Z",
+        output="done",
+        score=score,
+        session_id=session_id,
+        message_id=f"result-of-{session_id}",
+    )
+    return write_letter(letter)
+
+
+async def test_a_letter_that_names_somebody_elses_session_teaches_nothing(server: Serving) -> None:
+    session = await server.store.create_session(user_id="grace", team_id="ops")
+    server.fake.say("done")
+    await server.agent.ask(session.id, "Write the report")
+    made = await told(post(server, result_of(session.id, 1)), 201)
+    assert made["warnings"][0].endswith("[unknown_session]")
+    assert made["evaluation"]["model"] is None
+    assert await server.store.pattern_samples() == []
+    assert await server.store.evaluations(session.id) == []
+    fields = {"task_id": "T-9", "score": 1, "session_id": session.id}
+    assert await code_of(post(server, fields), 404) == "not_found"
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/api/v1/mail/metrics"])
+async def test_metrics_are_json_unless_text_is_wanted(server: Serving, path: str) -> None:
+    for number, score in enumerate((0.5, 1.0)):
+        said = {"task_id": f"T-{number}", "agent_id": "CA", "score": score, "success": number == 0, "duration_sec": 2}
+        await told(post(server, said), 201)
+    await server.doors.mail.of(team_id="ops").send(EXAMPLES["complete"])
+    measured = await told(get(server, path))
+    (agent,) = measured["agents"]
+    assert (agent["agent_id"], agent["task_count"], agent["average_score"], agent["success_rate"]) == (
+        "CA",
+        2,
+        0.75,
+        0.5,
+    )
+    assert (agent["durations"]["p50_ms"], agent["durations"]["p99_ms"]) == (2000, 2000)
+    assert measured["mail"]["queue_depth"] == 1
+    assert measured["mail"]["mailboxes"][0]["recipient_id"] == "ARCH"
+    assert measured["system"]["uptime_sec"] > 0
+    assert measured["cost"]["total_usd"] == "0"
+    async with get(server, path, accept="text/plain") as answer:
+        assert answer.content_type == "text/plain"
+        text = await answer.text()
+    for line in (
+        'dragoman_agent_average_score{agent="CA"} 0.75',
+        'dragoman_agent_tasks{agent="CA"} 2.0',
+        'dragoman_agent_duration_seconds{agent="CA",quantile="0.99"} 2.0',
+        'dragoman_mailbox_letters{recipient="ARCH",state="ready"} 1.0',
+        "dragoman_mail_queue_depth 1.0",
+        "dragoman_mail_dead_letters 0.0",
+    ):
+        assert line in text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("*/*", "application/json"),
+        ("text/html,application/xhtml+xml,*/*;q=0.8", "application/json"),
+        ("application/json, text/plain;q=0.9", "application/json"),
+        ("text/plain;version=0.0.4;q=0.5,*/*;q=0.1", "text/plain"),
+        ("application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5", "application/openmetrics-text"),
+        ("text/plain;version=abc;escaping=x", "text/plain"),
+        ("text/plain;q=abc", "application/json"),
+    ],
+)
+async def test_the_accept_header_chooses_the_form(chat_server: Serving, accept: str, content_type: str) -> None:
+    async with chat_server.client.get("/metrics", headers={"accept": accept}) as answer:
+        assert (answer.status, answer.content_type) == (200, content_type)
+        assert answer.headers["vary"] == "Accept"
+
+
+async def test_prometheus_own_parser_reads_both_texts(chat_server: Serving) -> None:
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open
+    from prometheus_client.parser import text_string_to_metric_families as read_plain
+
+    chat_server.headers = {}  # type: ignore[attr-defined]
+    await told(post(chat_server, {"task_id": "T", "agent_id": 'a"b\\c\n', "score": 0.5}), 201)
+    for accept, read in (("text/plain", read_plain), ("application/openmetrics-text", read_open)):
+        async with chat_server.client.get("/metrics", headers={"accept": accept}) as answer:
+            families = {family.name: family for family in read(await answer.text())}
+        (sample,) = families["dragoman_agent_average_score"].samples
+        assert (sample.labels, sample.value) == ({"agent": 'a"b\\c\n'}, 0.5)
