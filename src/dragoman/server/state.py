@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dragoman.attachments import Attachments
+from dragoman.mail import Mail
 from dragoman.server.keys import KeyRing, peppers_for
 from dragoman.server.options import ServeOptions
 from dragoman.store import Store
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Doors:
-    """A store, an agent, attachments, what was chosen when the server was started, and the runs that go on."""
+    """A store, an agent, attachments, mail, what was chosen when the server was started, and the runs that go on."""
 
     runs: Runs  # which know the rest, and so are given when it is there
 
@@ -31,6 +32,7 @@ class Doors:
         self.options = options
         self.peppers = peppers_for(options.store, options.keys_file)
         self.keys = KeyRing(store, self.peppers)
+        self.mail = Mail(store)
 
 
 def doors_of(request: Request) -> Doors:
