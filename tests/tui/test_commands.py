@@ -9,7 +9,7 @@ import pytest
 from textual.widgets import Button, OptionList
 
 from dragoman.exchange import SideEffects
-from dragoman.message import Role, ToolResultBlock
+from dragoman.message import Message, MessageMetadata, Role, TextBlock, ToolResultBlock
 from dragoman.tools import tool
 from dragoman.tui.commands import Commands
 from dragoman.tui.views import words_of
@@ -265,6 +265,44 @@ async def test_a_conversation_is_found_by_its_words_and_opened(tmp_path: Path) -
         await it.shows("Nothing was found for 'courgette'.")
         await it.write("/search")
         await it.shows("for what?")
+
+
+async def test_a_conversation_opens_where_the_words_are_and_goes_on_at_its_end(tmp_path: Path) -> None:
+    async with chat(tmp_path, "anthropic") as it:
+        said = it.app.session
+        long = [
+            Message(
+                "",
+                "",
+                Role.USER,
+                (TextBlock(f"line {n}" + " aubergine" * (n == 20)),),
+                MessageMetadata(),
+                said.created_at,
+            )
+            for n in range(1, 201)
+        ]
+        await it.app.store.append(said.id, long)
+        await it.write("/new")
+        await it.shows("a new conversation")
+        await it.write("/search aubergine")
+        await it.is_asked()
+        await it.press("enter")
+        await it.until(lambda: it.app.session.id == said.id)
+        await it.until(lambda: len(it.app.query(".found")) == 1)
+        await it.shows("line 20 aubergine")
+        (found,) = it.app.query(".found")
+        talk = it.app.query_one("#talk")
+        await it.until(
+            lambda: (
+                talk.region.contains_region(found.region.intersection(talk.region)) and found.region.y >= talk.region.y
+            )
+        )
+        assert found.region.y < talk.region.bottom
+        await it.write("And now?")
+        await it.is_over()
+        assert [words_of(one) for one in await it.kept()][-2] == "And now?"
+        await it.shows("line 200", "And now?")
+        assert not it.app.query(".found")
 
 
 async def test_conversations_are_listed_with_their_titles_and_resumed(tmp_path: Path) -> None:

@@ -306,6 +306,31 @@ async def test_a_swap_to_a_model_that_cannot_see_is_refused_with_the_reasons(tmp
 
 
 @pytest.mark.parametrize(
+    ("policy", "told"), [("placeholder", "[image (image/png)]"), ("describe", "[image (image/png): a red pixel]")]
+)
+async def test_a_model_that_cannot_see_goes_on_with_words_for_a_picture(policy: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "picture.png").write_bytes(PIXEL)
+    async with home(tmp_path, "anthropic", "gemini") as it:
+        it.fakes["anthropic"].say("A pixel.")
+        it.fakes["anthropic"].say("a red pixel")
+        await it.run("ask", "What is this?", "--image", "picture.png")
+        looked = await it.run("swap", "last", "blind-gemini", "--policy", policy, "--dry-run")
+        assert (looked.code, len(it.fakes["anthropic"].received)) == (0, 1)
+        done = await it.run("swap", "last", "blind-gemini", "--policy", policy)
+        assert done.code == 0, done.err
+        again = await it.run("swap", "last", "blind-gemini", "--policy", policy)
+        assert again.code == 0
+        assert len(it.fakes["anthropic"].received) == (2 if policy == "describe" else 1)
+        asked = await it.run("ask", "-c", "And what colour?")
+        assert asked.code == 0, asked.err
+        assert told in str(it.fakes["gemini"].bodies)
+        await it.run("swap", "last", "anthropic")
+        await it.run("ask", "-c", "Look again")
+        assert told not in str(it.fakes["anthropic"].bodies[-1])
+        assert it.fakes["gemini"].refused == it.fakes["anthropic"].refused == []
+
+
+@pytest.mark.parametrize(
     ("session", "model", "code"), [("nonsense", "gemini", "session_not_found"), ("last", "x", "invalid_input")]
 )
 async def test_a_swap_of_what_is_not_there_is_an_error(session: str, model: str, code: str, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from dragoman.handoff import SwapPlan, plan_swap
 from dragoman.ids import ToolIds
 from dragoman.pricing import library_prices
 from dragoman.store import Session
+from dragoman.turn import Agent
+from dragoman.turn.seeing import DESCRIPTIONS, describe_with, descriptions, swap_to
 
 REFUSED = 1
 
@@ -27,7 +29,7 @@ async def swap(
     model: Annotated[str, Parameter(allow_leading_hyphen=True)],
     *,
     dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
-    policy: Literal["strict", "placeholder"] = "strict",
+    policy: Literal["strict", "placeholder", "describe"] = "strict",
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> int:
@@ -43,13 +45,14 @@ async def swap(
         Show it, and change nothing.
     policy
         What becomes of a picture that the model cannot see: strict refuses the swap, placeholder says that a picture
-        was there. What is stored stays as it is.
+        was there, describe has a model that can see say what it shows, once. It holds for this conversation until the
+        next swap. What is stored stays as it is.
     """
     settings = keys.load()
     async with opened(store) as kept:
         found = await session_named(kept, session)
         if model == "-":
-            await kept.change_session(found.id, active_model=None)
+            await swap_to(kept, found, None, "strict")
             console().print(f"{found.id}: the routing chooses again")
             return 0
         try:
@@ -59,9 +62,14 @@ async def swap(
         history = [one.message async for one in kept.history(found.id)]
         adapter = Adapter(settings.catalog.provider(row.provider), row, ToolIds(await kept.tool_ids(found.id)))
         prices = library_prices(settings.catalog.price_names, settings.catalog.is_free)
-        plan = plan_swap(history, adapter, policy=policy, prices=prices, at=kept.clock())
+        described: dict[str, str] = {}
+        if policy == "describe" and not dry_run:
+            async with Agent(kept, settings=settings, trace=False) as agent:
+                described = await descriptions(agent, found, history)
+        say = describe_with({**(found.metadata.get(DESCRIPTIONS) or {}), **described})
+        plan = plan_swap(history, adapter, policy=policy, describe=say, prices=prices, at=kept.clock())
         if plan.is_possible and not dry_run:
-            found = await kept.change_session(found.id, active_model=row.id)
+            found = await swap_to(kept, found, row.id, policy, described)
     is_done = plan.is_possible and not dry_run
     if json:
         print_json(_document(found, plan, is_done=is_done))

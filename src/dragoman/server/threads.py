@@ -29,6 +29,7 @@ from dragoman.server.rows import id_of, words_of
 from dragoman.server.state import Doors, doors_of
 from dragoman.server.swapping import history_of, model_asked
 from dragoman.store import Hit, Session, Store
+from dragoman.turn.seeing import with_terms
 
 _PAGE: Final = 30
 _SNIPPET: Final = 160  # characters
@@ -177,6 +178,7 @@ async def change_thread(request: Request) -> Response:
         changes["active_model"] = None
     elif asked.model is not UNSET:
         changes["active_model"] = await _checked_model(doors, session, asked.model, asked)
+        changes["metadata"] = with_terms(session.metadata, asked.policy)
     if changes:
         session = await doors.store.change_session(session.id, **changes)
     return answer(await described(request, session))

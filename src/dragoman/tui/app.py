@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, Literal
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, VerticalScroll
+from textual.widget import Widget
 from textual.widgets import Static
 
 from dragoman.errors import DragomanError
@@ -64,6 +65,7 @@ class ChatApp(App[None]):
         self.running: RunningTurn | None = None
         self._commands = Commands(self)
         self._calls: dict[str, CallView] = {}
+        self._is_behind = False  # whether newer messages than those that are shown are in the store
         self._one_question = asyncio.Lock()  # at a time, in the order in which they came
         agent.confirm = self._confirm
 
@@ -91,13 +93,16 @@ class ChatApp(App[None]):
 
     # --- what is shown -----------------------------------------------------------------------------------------------
 
-    async def open(self, session: Session) -> None:
-        """Show a conversation, and go on with it."""
+    async def open(self, session: Session, at: int | None = None) -> None:
+        """Show the end of a conversation, or what stands around a place of it, and go on with it."""
         self.session = session
         talk = self.query_one("#talk", VerticalScroll)
+        place: Widget | None = None
         await talk.remove_children()
         self._calls.clear()
         rows = await self.store.tail(session.id, SHOWN)
+        if at is not None and rows and at < rows[0].seq:
+            rows = await self.store.read(session.id, max(0, at - SHOWN // 2), SHOWN)
         if not rows:
             await self.say(_WELCOME)
             if self.agent.default_model is None:
@@ -107,8 +112,17 @@ class ChatApp(App[None]):
             await self.say(f"{older} not shown; /search finds words in them")
         for row in rows:
             await self._show(row.message)
+            if row.seq == at:
+                place = talk.children[-1]
+        self._is_behind = bool(rows) and rows[-1].seq < session.last_seq
+        if self._is_behind:
+            newer = counted(session.last_seq - rows[-1].seq, "newer message is", "newer messages are")
+            await self.say(f"{newer} not shown; to write goes on at the end")
         self.query_one(Line).remember(words_of(row.message) for row in rows if row.message.role is Role.USER)
-        talk.anchor()
+        talk.anchor(place is None)
+        if place is not None:
+            place.add_class("found")
+            self.call_after_refresh(talk.scroll_to_widget, place, animate=False, top=True)
         await self.update_status()
 
     async def _show(self, message: Message) -> None:
@@ -133,9 +147,11 @@ class ChatApp(App[None]):
             shown.tell_result(result)
 
     async def say(self, text: str, kind: Literal["note", "error"] = "note") -> None:
-        """Something that is not part of the conversation."""
+        """Something that is not part of the conversation, at its end, where it is seen."""
         classes = "note" if kind == "note" else "note error"
-        await self.query_one("#talk").mount(Static(safe(text), markup=False, classes=classes))
+        talk = self.query_one("#talk", VerticalScroll)
+        await talk.mount(Static(safe(text), markup=False, classes=classes))
+        talk.anchor()
 
     async def update_status(self, note: str = "") -> None:
         """Who answers, where one is, what it cost."""
@@ -224,6 +240,8 @@ class ChatApp(App[None]):
         content: list[ContentBlock] = [TextBlock(text), *self.pictures]
         if self.session.title is None:
             self.session = await self.store.rename_session(self.session.id, " ".join(text.split())[:60])
+        if self._is_behind:
+            await self.open(self.session)
         self.query_one("#talk", VerticalScroll).anchor()
         self.running = self.agent.begin(self.session.id, content)
         shown = _Shown(self)

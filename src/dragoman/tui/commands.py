@@ -19,6 +19,7 @@ from dragoman.ids import ToolIds
 from dragoman.message import Message, Role
 from dragoman.tui import dialogs
 from dragoman.tui.views import words_of
+from dragoman.turn.seeing import describe_in, policy_of
 
 if TYPE_CHECKING:
     from dragoman.tui.app import ChatApp
@@ -64,9 +65,9 @@ class Commands:
         plan = plan_swap(
             history,
             adapter,
-            policy=app.agent.capability_policy,
+            policy=policy_of(app.agent, app.session),
             tools=app.agent.tools.definitions,
-            describe=app.agent.describe,
+            describe=describe_in(app.agent, app.session),
             prices=app.agent.prices,
             at=app.agent.clock(),
         )
@@ -127,7 +128,7 @@ class Commands:
             await app.open(await app.store.get_session(chosen))
 
     async def do_search(self, words: str) -> None:
-        """/search WORDS: find messages in every conversation, and open one"""
+        """/search WORDS: find messages in every conversation, and open one there"""
         app = self._app
         if not words:
             raise InputError("for what?", remedy="/search WORDS")
@@ -137,7 +138,8 @@ class Commands:
             return
         chosen = await app.ask(dialogs.hits(words, found))
         if chosen is not None:
-            await app.open(await app.store.get_session(chosen.partition("#")[0]))
+            hit = found[int(chosen)]
+            await app.open(await app.store.get_session(hit.session_id), at=hit.seq)
 
     async def do_title(self, title: str) -> None:
         """/title TEXT: call this conversation something else"""

@@ -186,8 +186,8 @@ def sessions(found: Sequence[Session], now: datetime) -> Choice:
 
 
 def hits(words: str, found: Sequence[Hit]) -> Choice:
-    """Where words were found; choosing one opens its conversation."""
-    options = [(f"{hit.session_id}#{number}", _snippet(hit)) for number, hit in enumerate(found)]
+    """Where words were found; what is chosen is the number of a hit."""
+    options = [(str(number), _snippet(hit)) for number, hit in enumerate(found)]
     return Choice(f"{counted(len(found), 'message')} with {words}", options)
 
 

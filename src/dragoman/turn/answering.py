@@ -11,29 +11,26 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime
-from typing import Final
 
 import msgspec
 
 from dragoman.adapter import RequestContext, estimated_tokens
-from dragoman.bus import catalogue
 from dragoman.client import Call, Journal
 from dragoman.event import StreamEvent, unfold
 from dragoman.exchange import ErrorClass, Fault, Options, Reply, StopReason, Written
 from dragoman.handoff import projected
 from dragoman.mending import repair
-from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, ThinkingBlock, TokenUsage, ToolUseBlock
+from dragoman.message import MessageStatus, TokenUsage
 from dragoman.rules import calls_of
 from dragoman.settings import Endpoint
 from dragoman.store import Row
 from dragoman.store.unbroken import unbroken
 from dragoman.turn.beginning import Turn, place_for_answer
+from dragoman.turn.calling import CANCELLED, tell_begun, tell_ended
 from dragoman.turn.growing import Growing
-from dragoman.turn.telling import without_secrets
+from dragoman.turn.seeing import describe_in, policy_of
 from dragoman.turn.values import AnswerBegan, AnswerEnded
 from dragoman.window import Fitted, fit, with_summary
-
-_CANCELLED: Final = Fault(code="cancelled", message="somebody stopped it", error_class=ErrorClass.CANCELLED)
 
 
 async def answered(turn: Turn) -> AsyncGenerator[AnswerBegan | StreamEvent | AnswerEnded, None]:
@@ -46,7 +43,7 @@ async def answered(turn: Turn) -> AsyncGenerator[AnswerBegan | StreamEvent | Ans
                 asking.growing.take(event)
                 yield event
     except (asyncio.CancelledError, GeneratorExit):
-        await unbroken(asking.end(_CANCELLED))
+        await unbroken(asking.end(CANCELLED))
         raise
     except Exception:
         await unbroken(asking.end(_broken()))
@@ -96,18 +93,10 @@ class _Asking:
             timeouts=agent.timeouts,
             retries=agent.retries,
         )
-        turn.tell(
-            catalogue.LlmCallStarted(
-                model=turn.model.id,
-                provider=turn.model.provider,
-                estimated_input_tokens=fitted.tokens,
-                request_id=row.message.id,
-                is_worker=turn.asked.is_worker,
-            )
-        )
+        tell_begun(turn, row.message.id, fitted.tokens)
         began = AnswerBegan(row.message.id, row.seq, turn.model.id, fitted.tokens, written.losses, len(fitted.left_out))
         turn.place = None
-        turn.tally.llm_calls += 1
+        turn.steps += 1
         return cls(turn, call, Growing(agent.store, row, turn.adapter, context), began)
 
     def events(self) -> AsyncGenerator[StreamEvent, None]:
@@ -126,7 +115,7 @@ class _Asking:
         reply = self.growing.folding.reply()
         if fault is not None:
             reply = reply.replace(fault=fault, stop_reason=StopReason.ERROR, stop_sequence=None)
-        is_cancelled = fault is _CANCELLED
+        is_cancelled = fault is CANCELLED
         usage = turn.agent.priced(turn.model, self._usage(reply), self._now(), self.journal.latency_ms or 0)
         is_charged = reply.usage is not None or reply.fault is None
         if is_charged:
@@ -139,7 +128,7 @@ class _Asking:
             row = await self.growing.end(message)
             await self._learn_ids()
         finally:  # it was called and paid for, also if that cannot be stored
-            self._tell(reply, message)
+            tell_ended(turn, message.id, reply, usage, self.journal)
         turn.history.append(row.message)
         turn.answer = AnswerEnded(row, StopReason.CANCELLED if is_cancelled else reply.stop_reason, reply.fault)
         turn.settled.clear()
@@ -175,46 +164,6 @@ class _Asking:
             await turn.agent.store.learn_tool_ids(turn.session.id, entries[turn.known_ids :])
             turn.known_ids = len(entries)
 
-    def _tell(self, reply: Reply, message: Message) -> None:
-        turn, journal = self.turn, self.journal
-        told = {"model": turn.model.id, "provider": turn.model.provider, "request_id": message.id}
-        if reply.fault is not None:
-            turn.tell(
-                catalogue.LlmCallFailed(
-                    **told,
-                    error_class=reply.fault.error_class,
-                    error_code=reply.fault.code,
-                    error_message_redacted=without_secrets(reply.fault.message),
-                    retry_count=journal.retry_count,
-                    latency_ms=journal.latency_ms or 0,
-                )
-            )
-            return
-        usage = message.metadata.usage
-        assert usage is not None  # of an answer without a fault
-        turn.tell(
-            catalogue.LlmCallCompleted(
-                **told,
-                input_tokens=usage.input_tokens,
-                output_tokens=usage.output_tokens,
-                cached_input_tokens=usage.cached_input_tokens,
-                cache_creation_input_tokens=usage.cache_creation_input_tokens,
-                cost_usd=usage.cost_usd,
-                pricing_version=usage.pricing_version,
-                latency_ms=usage.latency_ms,
-                stop_reason=reply.stop_reason,
-                produced_tool_calls=sum(
-                    isinstance(block, ToolUseBlock | InvalidToolUseBlock) for block in reply.content
-                ),
-                produced_thinking_blocks=sum(isinstance(block, ThinkingBlock) for block in reply.content),
-                response_model=reply.model,
-                time_to_first_token_ms=journal.first_byte_ms,
-                retry_count=journal.retry_count,
-                user_id=turn.asked.user_id,
-                team_id=turn.asked.team_id,
-            )
-        )
-
 
 async def _make_place(turn: Turn) -> None:
     (turn.place,) = await turn.agent.store.append(turn.session.id, place_for_answer(turn))
@@ -224,7 +173,8 @@ def shown(turn: Turn) -> Fitted:
     """What of the history the model is told: what it may see, in good order, as much as fits."""
     agent, capabilities = turn.agent, turn.model.capabilities
     history = with_summary(turn.history)
-    seen = projected(history, capabilities, policy=agent.capability_policy, describe=agent.describe)
+    describe = describe_in(agent, turn.session)
+    seen = projected(history, capabilities, policy=policy_of(agent, turn.session), describe=describe)
     offered = turn.waiting.tools
     sound = repair(seen, offered.problems).messages
     tools = estimated_tokens((), offered.definitions) if len(offered) else 0

@@ -8,7 +8,7 @@ new question. The one rule: a turn that is refused changes nothing.
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,9 +23,10 @@ from dragoman.message import Message, MessageMetadata, MessageStatus, Role, Text
 from dragoman.routing import Decision, Policy, TurnFacts, decide, facts_of
 from dragoman.rules import Call, calls_of
 from dragoman.store import Row, Session
+from dragoman.turn.seeing import policy_of
 from dragoman.turn.tally import Tally
 from dragoman.turn.telling import tell, without_secrets
-from dragoman.turn.values import AnswerEnded, Asked, Pending, TurnBegan
+from dragoman.turn.values import NO_TIME, AnswerEnded, Asked, Pending, TurnBegan
 from dragoman.turn.waiting import Waiting, calling, calls_in, check, left_open
 from dragoman.window import with_summary
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 _Tools = tuple[ToolDefinition, ...]
 _INTERRUPTED: Final = "The call was interrupted before it had a result. It may have done part of its work."
-NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # the store gives a message its time
 
 
 class Turn:
@@ -69,6 +69,7 @@ class Turn:
         self.left = left  # calls of an earlier turn that have no result
         self.asking: Message | None = calling(history) if left else None  # whose calls are to be answered
         self.settled = {call.id for call in calls_in(self.asking)} - {call.id for call in left}
+        self.steps = 0  # how often the model was asked to answer
         self.place: Row | None = None  # of the next answer, if it is stored already
         self.answer: AnswerEnded | None = None  # the last one of this turn
         self.is_over = False  # and everybody is told
@@ -85,7 +86,7 @@ class Turn:
     @property
     def runnable(self) -> list[Call]:
         """Those of them that nobody else is waited for, while there are steps left to tell the model of it."""
-        if self.asking is None or self.tally.llm_calls >= self.agent.max_steps:
+        if self.asking is None or self.steps >= self.agent.max_steps:
             return []
         return [call for call in self.open_calls if self.waiting.why(call) is None]
 
@@ -102,7 +103,7 @@ class Turn:
         if self.answer is None:
             return not self.pending
         is_paused = self.answer.stop_reason is StopReason.PAUSED
-        may = self.tally.llm_calls < self.agent.max_steps
+        may = self.steps < self.agent.max_steps
         return may and (is_paused or self.asking is not None) and not self.pending
 
     def tell(self, what: Payload | str, payload: dict[str, Any] | None = None) -> None:
@@ -111,7 +112,8 @@ class Turn:
 
     def result_message(self, result: ToolResultBlock) -> Message:
         """The result of a call, as a message of this turn."""
-        return self.message(Role.TOOL, (result,), parent_tool_use_id=result.tool_use_id)
+        name = self.asked.answer_ids.get(result.tool_use_id)
+        return self.message(Role.TOOL, (result,), parent_tool_use_id=result.tool_use_id, message_id=name)
 
     def message(self, role: Role, content: Any, **metadata: Any) -> Message:
         """A message of this turn that is not stored yet. The store gives it its id and its time."""
@@ -125,7 +127,7 @@ async def begun(agent: Agent, asked: Asked, tally: Tally | None) -> Turn:
     session = await agent.store.get_session(asked.session_id)
     rows = [row async for row in agent.store.history(asked.session_id)]
     await _close_interrupted(agent, session, rows)
-    history = [*_prompt(agent, asked, session), *(row.message for row in rows)]
+    history = [*_prompt(agent, asked, session), *(_in_session(session, row.message) for row in rows)]
     left = await left_open(agent.store, session.id, history)
     waiting = Waiting(agent, asked, left)
     _check(asked, history, left, waiting)
@@ -159,6 +161,11 @@ def _check(asked: Asked, history: list[Message], left: list[Call], waiting: Wait
     said = next((message for message in reversed(history) if message.metadata.status is MessageStatus.COMPLETE), None)
     if said is None or said.role not in (Role.USER, Role.TOOL):
         raise FormatError("there is nothing to answer", where=f"session {asked.session_id}", remedy="Say something")
+
+
+def _in_session(session: Session, message: Message) -> Message:
+    """A message that a fork shares with the session it comes from, as one of the fork: a history is of one session."""
+    return message if message.session_id == session.id else message.replace(session_id=session.id)
 
 
 def _prompt(agent: Agent, asked: Asked, session: Session) -> list[Message]:
@@ -206,7 +213,7 @@ async def _decided(
         now=agent.clock().astimezone(),
         tools=tools,
         output_schema=asked.options.response_format is not None and asked.options.response_format.kind != "text",
-        shows_images=agent.capability_policy == "strict",
+        shows_images=policy_of(agent, session) == "strict",
         may_name_model=not asked.is_worker,
         override=asked.model,
         sticky=_sticky(agent, asked, session, history),

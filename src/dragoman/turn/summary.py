@@ -7,15 +7,18 @@ What does not fit is left out then, oldest first.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Final
 
 from dragoman.adapter import RequestContext, estimated_tokens
-from dragoman.client import Call
-from dragoman.exchange import Options
+from dragoman.client import Call, Journal
+from dragoman.exchange import Options, Reply, StopReason
 from dragoman.mending import repair
-from dragoman.message import Message, MessageMetadata, Role, TextBlock
-from dragoman.turn.beginning import NO_TIME, Turn
+from dragoman.message import Message, MessageMetadata, Role, TextBlock, TokenUsage, Usage
+from dragoman.turn.beginning import Turn
+from dragoman.turn.calling import CANCELLED, tell_begun, tell_ended
+from dragoman.turn.values import NO_TIME
 from dragoman.window import SummaryPlan, plan_summary, summary_message
 
 _MOST_TOKENS: Final = 2_000
@@ -33,20 +36,23 @@ async def summarised(turn: Turn) -> None:
     plan = plan_summary(turn.history, estimated_tokens, above_tokens=turn.agent.summary_above_tokens)
     if plan is None:
         return
-    text = await _written(turn, plan)
+    text, usage = await _written(turn, plan)
     if not text:
         return
-    made = summary_message(plan, text, id="", created_at=NO_TIME).replace(session_id="")
-    (row,) = await turn.agent.store.append(turn.session.id, made)
+    made = summary_message(plan, text, id="", created_at=NO_TIME)
+    told = made.metadata.replace(
+        model=turn.model.id, provider=turn.model.provider, usage=usage, team_id=turn.asked.team_id
+    )
+    (row,) = await turn.agent.store.append(turn.session.id, made.replace(session_id="", metadata=told))
     turn.history.append(row.message)
 
 
-async def _written(turn: Turn, plan: SummaryPlan) -> str:
+async def _written(turn: Turn, plan: SummaryPlan) -> tuple[str, Usage | None]:
+    """The summary, and what it consumed; no text if it cannot be had."""
     agent = turn.agent
     ask = Message("", "", Role.USER, (TextBlock(_ASK),), MessageMetadata(), NO_TIME)
-    wire = turn.adapter.to_wire(
-        (*repair(plan.messages).messages, ask), (), Options(max_output_tokens=_MOST_TOKENS)
-    ).wire
+    sent = (*repair(plan.messages).messages, ask)
+    wire = turn.adapter.to_wire(sent, (), Options(max_output_tokens=_MOST_TOKENS)).wire
     context = RequestContext(session_id=turn.session.id, message_id=agent.store.new_id(), created_at=agent.clock())
     call = Call(
         endpoint=await agent.endpoint(turn.model.provider),
@@ -56,10 +62,19 @@ async def _written(turn: Turn, plan: SummaryPlan) -> str:
         timeouts=agent.timeouts,
         retries=agent.retries,
     )
-    reply = await agent.client.send(call)
-    if reply.usage is not None:
-        turn.tally.add(agent.priced(turn.model, reply.usage, agent.clock(), 0))
+    journal, estimated = Journal(), estimated_tokens(sent)
+    tell_begun(turn, context.message_id, estimated)
+    try:
+        reply = await agent.client.send(call, journal)
+    except asyncio.CancelledError:
+        tell_ended(turn, context.message_id, Reply(stop_reason=StopReason.ERROR, fault=CANCELLED), None, journal)
+        raise
+    counts = reply.usage or TokenUsage(input_tokens=estimated, output_tokens=0, estimated=True)
+    usage = agent.priced(turn.model, counts, agent.clock(), journal.latency_ms or 0)
+    tell_ended(turn, context.message_id, reply, usage, journal)
+    if reply.usage is not None or reply.fault is None:
+        turn.tally.add(usage)
     if reply.fault is not None:
         _log.warning("no summary could be had: %s", reply.fault.code, extra={"session_id": turn.session.id})
-        return ""
-    return "\n".join(block.text for block in reply.content if isinstance(block, TextBlock)).strip()
+        return "", usage
+    return "\n".join(block.text for block in reply.content if isinstance(block, TextBlock)).strip(), usage

@@ -8,8 +8,9 @@ What is said about them begins another turn. The one rule: what says that a mess
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -21,6 +22,7 @@ from dragoman.store import Row
 from dragoman.tools import Approval
 
 Why = Literal["caller", "approval"]
+NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # of what is not stored yet: the store gives a message its time
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +32,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     content: tuple[ContentBlock, ...] = ()  # what the user says; it may begin with @model
     tools: tuple[ToolDefinition, ...] = ()  # of the caller: offered to the model, and never run here
     answers: tuple[ToolResultBlock, ...] = ()  # what the caller's tools gave, for calls that are pending
+    answer_ids: dict[str, str] = {}  # what the caller calls the messages of these answers, by call
     approvals: tuple[Approval, ...] = ()  # what somebody decided about calls that are pending
     model: str | None = None  # the model for this turn alone; goes before an @model
     options: Options = Options()  # how to answer
