@@ -36,6 +36,8 @@ from dragoman.message import (
 )
 from dragoman.store import Row
 
+ANSWER_STAGE: Final = "answer"  # as the step of a run is called
+TOOL_STAGE: Final = "tool_execution"
 _NO_NAMES: Final[Mapping[str, str]] = {}
 
 
@@ -111,17 +113,27 @@ def _metadata(message: Message, names: Mapping[str, str]) -> Iterator[tuple[str,
 
 
 def _seed_fields(message: Message) -> Iterator[tuple[str, Any]]:
-    metadata = message.metadata
+    """The fields that every client of the protocol knows."""
+    metadata, latency_ms = message.metadata, message.metadata.latency_ms
     if message.role is not Role.USER:  # whose id is the row's, and who begins a run
-        yield from _given(run_id=metadata.run_id)
-        yield "message_id", id_of(message)
-    latency_ms = metadata.latency_ms
+        yield from _given(run_id=metadata.run_id, message_id=metadata.message_id or _own_id(message))
     if latency_ms is None and metadata.usage is not None:
         latency_ms = metadata.usage.latency_ms
-    yield from _given(stage=metadata.stage, latency_ms=latency_ms)
+    yield from _given(stage=metadata.stage or _stage(message), latency_ms=latency_ms)
     files = [{"bucket": one.bucket, "path": one.path, "mime_type": one.mime_type} for one in metadata.attachments]
     if files:
         yield "user_message_attachments", files[0] if len(files) == 1 else files
+
+
+def _own_id(message: Message) -> str | None:
+    return message.id if _stage(message) is not None else None
+
+
+def _stage(message: Message) -> str | None:
+    """In which stage of a turn of ours a message was made."""
+    if message.role is Role.TOOL and message.metadata.run_id is not None:
+        return TOOL_STAGE
+    return ANSWER_STAGE if message.role is Role.ASSISTANT and message.metadata.model is not None else None
 
 
 def _made_by(metadata: MessageMetadata) -> Iterator[tuple[str, Any]]:
