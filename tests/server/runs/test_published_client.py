@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
 from dragoman.exchange import SideEffects
+from dragoman.store import Row
 from dragoman.tools import tool
+from dragoman.transcripts.ag_ui import write_messages
 from tests.conftest import CORPUS
 from tests.server.conftest import Serving, serving
-from tests.server.runs.conftest import CLIENTS, RUNS, client_environment, node
+from tests.server.runs.conftest import CLIENTS, JUDGES, RUNS, client_environment, node
+from tests.strict.said import call, say
 
 CHECKER = CORPUS.parent / "checkers" / "agui-check.mjs"
 JPEG = bytes.fromhex("ffd8ffe000104a46494600010100000100010000ffc0000b080001000101011100ffd9")
@@ -59,3 +64,34 @@ async def test_the_checker_finds_nothing_wrong(deleting_server: Serving, version
     assert "FAIL " not in said, said
     assert said.count("NOT EXERCISED") == 2, said  # protobuf, which is told twice, and nothing else
     assert fake.refused == []
+
+
+@pytest.mark.parametrize("version", CLIENTS)
+async def test_the_client_holds_a_conversation_with_a_picture_a_tool_and_an_approval(
+    deleting_server: Serving, version: str
+) -> None:
+    server, fake = deleting_server, deleting_server.fake
+    fake.say("A dot.", thinking="A picture.")
+    fake.answer_with(say("I will look."), call("get_weather", {"city": "Berlin"}))
+    fake.say("21 degrees.")
+    fake.call("delete_database", {"name": "production"})
+    fake.say("It is gone.")
+    fake.say("You are welcome.")
+    script, folder = JUDGES / "conversation.mjs", client_environment(CLIENTS[version])
+    status, said = await node(folder, script, server.base_url + RUNS, await uploaded(server))
+    assert status == 0, said
+    told = json.loads(said)
+    assert told["warnings"] == []
+    assert told["outcomes"] == ["success", "success", "success", "interrupt", "success", "success"]
+    rows = await server.store.read("thread-of-the-client")
+    history = [{key: value for key, value in wire.items() if key != "metadata"} for wire in written(rows)]
+    seen = [message for message in told["messages"] if message["role"] != "user"]
+    assert seen == [message for message in history if message["role"] != "user"]  # the ids as well
+    assert fake.refused == []
+    images = [part for body in fake.bodies for part in body["messages"][0]["content"] if part["type"] == "image"]
+    assert len(images) == len(fake.bodies)  # the picture reaches the model, and stays
+
+
+def written(rows: list[Row]) -> list[dict[str, Any]]:
+    wires: list[dict[str, Any]] = write_messages(row.message for row in rows).wire
+    return wires

@@ -301,11 +301,11 @@ def _binary(part: dict[str, Any], media_type: str, where: str) -> File:
     kind = media_type.partition("/")[0]
     kind = kind if kind in ("image", "audio", "video") else "document"
     name = part.get("filename")
-    for form, source in (("url", "url"), ("data", "data")):
+    for form, source in (("url", "url"), ("data", "data"), ("id", "file")):
         if isinstance(part.get(form), str):
-            place = {"type": source, "value": part[form], "mimeType": media_type}
+            place = {"type": source, "value": part[form], "mimeType": media_type, "provider": "dragoman"}
             return _file(kind, place, name if isinstance(name, str) else None, where)
-    raise _invalid(f"{where} needs a url or data")
+    raise _invalid(f"{where} needs a url, data or an id")
 
 
 def bytes_of(file: File, where: str) -> bytes:

@@ -78,6 +78,7 @@ class Preparing:
             "content": content,
             "attachments": files,
             "answers": [await self._answer(one) for one in new.answers],
+            "answer_ids": {tool_id_for(one.call_id or ""): one.id for one in new.answers},
             "approvals": approvals,
             "tools": given.tools,
             "context": given.context,

@@ -320,7 +320,7 @@ class Runs:
         interrupts = interrupts_of(ended)
         if interrupts:
             session = await self._store.get_session(live.run.session_id)
-            messages = await snapshot_of(self._store, session)
+            messages = await snapshot_of(self._store, session, is_modern=telling.is_modern)
             state = session.metadata.get("state")
             return telling.interrupted(ended, messages, state, now), RunEnd("interrupted", interrupts)
         return telling.ended(ended, now), RunEnd("error" if ended.fault is not None else "finished")
@@ -393,6 +393,11 @@ class Runs:
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._is_stopping.wait(), seconds)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the server was told to stop: what never ends by itself ends now."""
+        return self._is_stopping.is_set()
 
     # --- ending ------------------------------------------------------------------------------------------------------
 

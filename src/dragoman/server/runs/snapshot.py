@@ -1,8 +1,8 @@
 """The messages of a thread as a client of AG-UI keeps them, for a run that stops in the middle.
 
 A file that we keep is named by its place and not by its content, and never by a URL: what a run tells is stored, and a
-URL holds a token. The one rule: a thread that is too long to be told whole is not told in part, because a client drops
-what it is not told.
+URL holds a token. A client before 1.0 knows no such source, and is told a ``binary`` part with the place as its id. The
+one rule: a thread that is too long to be told whole is not told in part, because a client drops what it is not told.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.message import ContentBlock, ImageSource, Message
+from dragoman.server.runs.telling import as_text
 from dragoman.store import Session, Store
 from dragoman.transcripts.ag_ui import write_messages
 
@@ -19,12 +20,14 @@ MOST_MESSAGES: Final = 500
 MOST_BYTES: Final = 1 << 20
 
 
-async def snapshot_of(store: Store, session: Session) -> list[dict[str, Any]] | None:
+async def snapshot_of(store: Store, session: Session, *, is_modern: bool) -> list[dict[str, Any]] | None:
     """The messages of a thread; nothing if they are too many, or too much."""
     if session.last_seq > MOST_MESSAGES:
         return None
     messages = [_with_places(row.message) async for row in store.history(session.id)]
     wires = [_bare(wire) for wire in write_messages(messages).wire]
+    if not is_modern:
+        wires = [_before_1_0(wire) for wire in wires]
     return wires if len(msgspec.json.encode(wires)) <= MOST_BYTES else None
 
 
@@ -49,3 +52,21 @@ def _bare(wire: dict[str, Any]) -> dict[str, Any]:
     metadata = {key: value for key, value in wire.get("metadata", {}).items() if key != "dragoman"}
     bare = {key: value for key, value in wire.items() if key != "metadata"}
     return {**bare, "metadata": metadata} if metadata else bare
+
+
+def _before_1_0(wire: dict[str, Any]) -> dict[str, Any]:
+    """A message as clients before 1.0 can read it."""
+    content = wire.get("content")
+    if not isinstance(content, list):
+        return wire
+    if wire["role"] == "tool":
+        return {**wire, "content": as_text(content)}
+    return {**wire, "content": [_part_before_1_0(part) for part in content]}
+
+
+def _part_before_1_0(part: dict[str, Any]) -> dict[str, Any]:
+    match part:
+        case {"source": {"type": "file", "value": place, "mimeType": media_type}}:
+            return {"type": "binary", "mimeType": media_type, "id": place}
+        case _:
+            return part

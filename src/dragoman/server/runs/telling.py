@@ -125,7 +125,7 @@ class Telling:
         (wire,) = write_messages([message]).wire
         content = wire["content"]
         if not self.is_modern and not isinstance(content, str):
-            content = "\n".join(_as_text(part) for part in content)
+            content = as_text(content)
         return _event(
             "TOOL_CALL_RESULT",
             at_ms,
@@ -247,8 +247,9 @@ def _summary(ended: TurnEnded) -> dict[str, Any]:
     }
 
 
-def _as_text(part: dict[str, Any]) -> str:
-    return part["text"] if part.get("type") == "text" else f"[{part.get('type', 'block')}]"
+def as_text(parts: list[dict[str, Any]]) -> str:
+    """Parts as one text, in which what is no text is named."""
+    return "\n".join(part["text"] if part["type"] == "text" else f"[{part['type']}]" for part in parts)
 
 
 def _event(kind: str, at_ms: int, **fields: Any) -> Event:
