@@ -1,4 +1,7 @@
-"""A provider that answers at once, in a process of its own: a whole answer, or a stream of so many words."""
+"""A provider that answers at once, in a process of its own: a whole answer, or a stream of so many words.
+
+The model ``still`` says its first words and then nothing more, for as long as somebody listens.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +39,14 @@ _WHOLE = json.dumps(
 
 
 async def answer(request: web.Request) -> web.StreamResponse:
-    if not (await request.json()).get("stream"):
+    asked = await request.json()
+    if not asked.get("stream"):
         return web.Response(body=_WHOLE, content_type="application/json")
     response = web.StreamResponse(headers={"content-type": "text/event-stream"})
     await response.prepare(request)
+    if asked["model"] == "still":
+        await response.write(b"".join(_STREAM[:5]))
+        await asyncio.sleep(3600)
     for piece in _STREAM:
         await response.write(piece)
     await response.write_eof()

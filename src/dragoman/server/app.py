@@ -61,9 +61,9 @@ def endpoints() -> tuple[Endpoint, ...]:
     return tuple(found)
 
 
-def make_app(doors: Doors) -> ASGIApp:
-    """The application over what all requests share."""
-    known = endpoints()
+def make_app(doors: Doors, also: tuple[Endpoint, ...] = ()) -> ASGIApp:
+    """The application over what all requests share. ``also`` are endpoints of whoever builds on it."""
+    known = (*endpoints(), *also)
     app = Starlette(
         routes=[_route(one) for one in known],
         exception_handlers={HTTPException: _unrouted, Exception: _failed},

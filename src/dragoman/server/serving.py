@@ -27,6 +27,7 @@ from dragoman.attachments import open_attachments
 from dragoman.errors import SettingsError
 from dragoman.server import logs
 from dragoman.server.app import make_app
+from dragoman.server.endpoint import Endpoint
 from dragoman.server.limits import patience
 from dragoman.server.options import ServeOptions
 from dragoman.server.runs import Runs
@@ -121,11 +122,11 @@ def address_of_attachments(options: ServeOptions) -> str:
 class ChatServer(uvicorn.Server):
     """A server that gives running turns their time before it ends."""
 
-    def __init__(self, doors: Doors) -> None:
+    def __init__(self, doors: Doors, also: tuple[Endpoint, ...] = ()) -> None:
         options = doors.options
         super().__init__(
             uvicorn.Config(
-                make_app(doors),
+                make_app(doors, also),
                 http=patience(options.read_timeout_s),
                 ws="none",
                 lifespan="off",
@@ -150,9 +151,11 @@ class ChatServer(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def listening(doors: Doors, listener: socket.socket) -> AsyncIterator[ChatServer]:
+async def listening(
+    doors: Doors, listener: socket.socket, also: tuple[Endpoint, ...] = ()
+) -> AsyncIterator[ChatServer]:
     """A server that answers in this loop while the block lasts."""
-    server = ChatServer(doors)
+    server = ChatServer(doors, also)
     task = asyncio.create_task(server._serve([listener]))
     while not server.started and not task.done():
         await asyncio.sleep(0.005)
@@ -199,6 +202,7 @@ async def _check(options: ServeOptions) -> None:
 def work(options: ServeOptions, listener: socket.socket) -> None:
     """Serve in this process."""
     logs.configure(options.log_level)
+    allow_many_connections()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_work(options, listener))
 
@@ -208,6 +212,17 @@ async def _work(options: ServeOptions, listener: socket.socket) -> None:
         server = ChatServer(doors)
         with _stopped_by_signals(server), _stopped_with_parent(server):
             await server._serve([listener])
+
+
+def allow_many_connections() -> None:
+    """Use as many open files as this process may have: each stream is one, and the call behind it another."""
+    try:
+        import resource  # noqa: PLC0415  which is not for every system
+    except ImportError:
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some systems say unlimited, and mean less
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -1,0 +1,189 @@
+"""What the server's doors cost, beside an empty handler of the same server, over real sockets.
+
+A page of the history out of a short and a long thread; runs, from the request to the last event, against a provider
+that answers at once; and the memory of open streams. The clients are in this process, the server and the provider in
+two others. BENCH_FOLDER names the folder, and so the disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from rich.console import Console
+
+from benchmarks.chat_server import LONG, PAGE, SHORT
+from benchmarks.side_by_side import show
+from dragoman.server.serving import allow_many_connections
+
+EMPTY = "an empty handler"
+RUNS = "/api/v1/agent/runs"
+SSE = {"accept": "text/event-stream"}
+_NUMBERS = itertools.count(1)
+
+
+@contextlib.contextmanager
+def begun(module: str, *arguments: str) -> Iterator[tuple[int, int]]:
+    """A process of ours that says its port; that, and its id."""
+    command = [sys.executable, "-m", module, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline()), process.pid
+        finally:
+            process.kill()
+
+
+async def timed(calls: Mapping[str, Callable[[], Awaitable[None]]], rounds: int) -> dict[str, float]:
+    """Microseconds for one call of each, in turns, as the median."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(rounds + 10):
+        for name, call in calls.items():
+            began = time.perf_counter()
+            await call()
+            if number >= 10:
+                taken[name].append(time.perf_counter() - began)
+    return {name: statistics.median(times) * 1e6 for name, times in taken.items()}
+
+
+async def per_second(call: Callable[[], Awaitable[None]], writers: int, count: int) -> float:
+    """How many calls a second, with so many at once."""
+    numbers = iter(range(count))
+
+    async def work() -> None:
+        for _ in numbers:
+            await call()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(work() for _ in range(writers)))
+    return count / (time.perf_counter() - began)
+
+
+class Client:
+    """Who asks."""
+
+    def __init__(self, http: aiohttp.ClientSession) -> None:
+        self.http = http
+
+    async def empty(self) -> None:
+        async with self.http.get("/empty") as answer:
+            assert await answer.read() == b"{}"
+
+    def page(self, thread: str) -> Callable[[], Awaitable[None]]:
+        async def page() -> None:
+            async with self.http.get(
+                f"/api/v1/agent/history?threadId={thread}&limit={PAGE}&beforeSeq=1000000"
+            ) as answer:
+                assert len((await answer.json())["messages"]) == PAGE
+
+        return page
+
+    async def run(self) -> None:
+        async with self.http.post(RUNS, json=_asked(), headers=SSE) as answer:
+            text = await answer.read()
+        assert b"RUN_FINISHED" in text, text[-500:]
+
+
+def _asked(model: str | None = None) -> dict[str, Any]:
+    number = next(_NUMBERS)
+    said = {"id": f"m{number}", "role": "user", "content": "hi"}
+    props = {"forwardedProps": {"model": model}} if model else {}
+    return {"threadId": f"t{number}", "runId": f"r{number}", "messages": [said], **props}
+
+
+def memory_mb(pid: int) -> float:
+    """What a process holds; Linux tells."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+async def streams(pid: int, count: int, ask: Callable[[], Any]) -> float:
+    """Kilobytes of the server's memory for each stream that is open, once each has said its first words."""
+    before = memory_mb(pid)
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def opened() -> None:
+            answer = await stack.enter_async_context(ask())
+            assert answer.status == 200
+            async for line in answer.content:
+                if line.startswith((b": ", b"data:")) and (b"TEXT_MESSAGE_CONTENT" in line or b"data" not in line):
+                    return
+
+        for start in range(0, count, 50):
+            await asyncio.gather(*(opened() for _ in range(start, min(start + 50, count))))
+        after = memory_mb(pid)
+    await asyncio.sleep(1)
+    return (after - before) * 1024 / count
+
+
+async def measured(console: Console, port: int, pid: int, asked: argparse.Namespace) -> dict[str, Any]:
+    connector = aiohttp.TCPConnector(limit=0)
+    timeout = aiohttp.ClientTimeout(total=600)
+    figures: dict[str, Any] = {}
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=connector, timeout=timeout) as http:
+        client = Client(http)
+        pages = {
+            EMPTY: client.empty,
+            f"{PAGE} of {PAGE} messages": client.page(SHORT),
+            f"{PAGE} of {asked.messages:,} messages": client.page(LONG),
+        }
+        title = "a page of the history"
+        figures[title] = await timed(pages, asked.rounds)
+        show(console, title, figures[title], EMPTY)
+        title = "a run on a new thread, 200 words streamed"
+        figures[title] = await timed({EMPTY: client.empty, "a run": client.run}, asked.rounds)
+        show(console, title, figures[title], EMPTY)
+        for writers in (1, 16):
+            title = f"per second, {writers} at once"
+            figures[title] = {
+                EMPTY: await per_second(client.empty, writers, asked.rounds * 10),
+                "runs": await per_second(client.run, writers, asked.rounds * 2),
+            }
+            show(console, title, figures[title], EMPTY, "a second")
+        if Path(f"/proc/{pid}/status").exists():
+            title = f"memory of each of {asked.streams:,} open streams"
+            empty_kb = await streams(pid, asked.streams, lambda: http.get("/stream"))
+            run_kb = await streams(pid, asked.streams, lambda: http.post(RUNS, json=_asked("fake:still"), headers=SSE))
+            figures[title] = {EMPTY: empty_kb, "a run under way": run_kb}
+            show(console, title, figures[title], EMPTY, "kB")
+            figures["memory of the server at the end, MB"] = round(memory_mb(pid), 1)
+            console.print(f"the server has {memory_mb(pid):.0f} MB at the end")
+    return figures
+
+
+def main() -> None:
+    """Measure and show."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=100, help="how many requests each has")
+    parser.add_argument("--messages", type=int, default=100_000, help="of the long thread")
+    parser.add_argument("--streams", type=int, default=1_000, help="that are open at once")
+    parser.add_argument("--json-to", type=Path, help="write the figures to this file, too")
+    asked = parser.parse_args()
+    allow_many_connections()
+    with (
+        tempfile.TemporaryDirectory(prefix="server-bench-", dir=os.environ.get("BENCH_FOLDER")) as folder,
+        begun("benchmarks.turn_server") as (upstream, _),
+        begun("benchmarks.chat_server", folder, str(upstream), str(asked.messages)) as (port, pid),
+    ):
+        figures = asyncio.run(measured(Console(), port, pid, asked))
+    if asked.json_to:
+        asked.json_to.write_text(json.dumps({"figures": figures, "rounds": asked.rounds}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
