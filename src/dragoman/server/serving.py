@@ -57,7 +57,8 @@ def bound(options: ServeOptions) -> tuple[socket.socket, ServeOptions]:
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that asyncio sets TCP_NODELAY
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host.strip("[]"), port))
