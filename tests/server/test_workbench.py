@@ -1,0 +1,232 @@
+"""The workbench over a real socket: models, what a swap would lose, messages as wires, costs, files."""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import decode
+from dragoman.formats import readable
+from dragoman.message import (
+    ImageBlock,
+    ImageSource,
+    Message,
+    MessageMetadata,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from dragoman.store.rows import time_from
+from tests.server.conftest import Serving, serving
+from tests.server.runs.conftest import post, run_input
+from tests.server.test_threads import API, SOME_DAY, code_of, said, thread, told
+from tests.store.talk import used
+
+SECRET = "signature-of-the-provider"
+CALL = ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAV", "look", {"at": "sky"})
+
+
+def made(role: Role, *content: Any, **metadata: Any) -> Message:
+    return Message("", "", role, content, MessageMetadata(**metadata), time_from(SOME_DAY))
+
+
+async def conversation(server: Serving) -> str:
+    """A thread with a picture, a thought, a call and its result."""
+    picture = ImageBlock(ImageSource("base64", "iVBORw0KGgo="), "image/png")
+    raw = {"dialect": "anthropic", "secret": SECRET}
+    return await thread(
+        server,
+        made(Role.USER, TextBlock("look"), picture, message_id="msg-1"),
+        made(Role.ASSISTANT, ThinkingBlock("hmm", SECRET, raw), TextBlock("I look."), CALL, provider_raw=raw),
+        made(Role.TOOL, ToolResultBlock(CALL.id, (TextBlock("blue"),)), parent_tool_use_id=CALL.id),
+        made(Role.ASSISTANT, TextBlock("It is *blue* <script>alert(1)</script>.")),
+        title="Sky",
+    )
+
+
+async def test_models_tell_what_they_can_do_and_who_answers_by_default(chat_server: Serving) -> None:
+    found = await told(chat_server.client.get(f"{API}/models"))
+    assert found["default"] == "fake-anthropic:model"
+    first, *others = found["models"]
+    assert first["isDefault"]
+    assert not any(one["isDefault"] for one in others)
+    assert (first["id"], first["aliases"], first["isConfigured"]) == ("fake-anthropic:model", ["anthropic"], True)
+    assert (first["contextTokens"], first["images"], first["tools"]) == (200_000, True, True)
+    known = {one["id"]: one for one in found["models"]}
+    assert known["fake-anthropic:blind"]["images"] is False
+    priced = next(one for one in others if one["inputUsd"] not in (None, "0"))
+    assert Decimal(priced["outputUsd"]) > 0
+    ready = [one["isConfigured"] for one in found["models"]]
+    assert ready == sorted(ready, reverse=True)
+
+
+async def test_a_preflight_tells_what_a_swap_would_lose_and_changes_nothing(chat_server: Serving) -> None:
+    name = await conversation(chat_server)
+    where = f"{API}/threads/{name}/preflight"
+    blind = await told(chat_server.client.get(f"{where}?model=blind-anthropic"))
+    assert not blind["is_possible"]
+    assert "contains images" in blind["blockers"][0]
+    lost = {(one["block_type"], one["outcome"]) for one in blind["blocks"]}
+    assert ("image", "left_out") in lost
+    placed = await told(chat_server.client.get(f"{where}?model=blind-anthropic&policy=placeholder"))
+    assert placed["is_possible"]
+    assert {("image", "projected")} <= {(one["block_type"], one["outcome"]) for one in placed["blocks"]}
+    seeing = await told(chat_server.client.get(f"{where}?model=anthropic"))
+    assert (seeing["is_possible"], seeing["fits"], seeing["model"]) == (True, True, "fake-anthropic:model")
+    assert seeing["kept"] + len(seeing["blocks"]) == 8
+    assert (await chat_server.store.get_session(name)).active_model is None
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("", "missing_parameter"),
+        ("model=nobody:nothing", "unknown_model"),
+        ("model=anthropic&policy=describe", "invalid_parameter"),
+        ("model=anthropic&model=x", "duplicate_parameter"),
+    ],
+)
+async def test_a_preflight_that_makes_no_sense_is_refused(chat_server: Serving, query: str, code: str) -> None:
+    name = await conversation(chat_server)
+    assert await code_of(chat_server.client.get(f"{API}/threads/{name}/preflight?{query}"), 422) == code
+
+
+async def test_messages_come_with_every_block_and_without_what_is_the_providers(chat_server: Serving) -> None:
+    name = await conversation(chat_server)
+    found = await told(chat_server.client.get(f"{API}/threads/{name}/messages?limit=3"))
+    assert ([one["seq"] for one in found["messages"]], found["hasMore"], found["limit"]) == ([2, 3, 4], True, 3)
+    kinds = [block["type"] for block in found["messages"][0]["message"]["content"]]
+    assert kinds == ["thinking", "text", "tool_use"]
+    assert "provider_raw" not in str(found)
+    first = await told(chat_server.client.get(f"{API}/threads/{name}/messages?beforeSeq=2"))
+    assert first["messages"][0]["message"]["content"][1]["source"]["data"] == "iVBORw0KGgo="
+    later = await told(chat_server.client.get(f"{API}/threads/{name}/messages?afterSeq=3"))
+    assert [one["seq"] for one in later["messages"]] == [4]
+
+
+async def test_a_large_picture_is_named_and_not_sent_with_every_page(chat_server: Serving) -> None:
+    large = ImageBlock(ImageSource("base64", "A" * 400_000), "image/png")
+    name = await thread(chat_server, made(Role.USER, large))
+    (one,) = (await told(chat_server.client.get(f"{API}/threads/{name}/messages")))["messages"]
+    assert one["message"]["content"] == [
+        {"type": "image", "source": {"kind": "base64", "data": ""}, "media_type": "image/png"}
+    ]
+
+
+async def test_a_message_is_shown_as_every_format(chat_server: Serving) -> None:
+    name = await conversation(chat_server)
+    formats = (await told(chat_server.client.get(f"{API}/formats")))["formats"]
+    assert tuple(formats) == readable()
+    ids = [row.message.metadata.message_id or row.message.id for row in await chat_server.store.read(name)]
+    for wanted in formats:
+        for message_id in ids:
+            shown = await told(chat_server.client.get(f"{API}/threads/{name}/messages/{message_id}/as/{wanted}"))
+            assert (shown["format"], shown["threadId"], shown["messageId"]) == (wanted, name, message_id)
+            assert shown["wire"] not in (None, "", {})
+            assert all(set(loss) == {"block_type", "reason"} for loss in shown["losses"])
+    anthropic = await told(chat_server.client.get(f"{API}/threads/{name}/messages/msg-1/as/anthropic"))
+    assert anthropic["wire"]["messages"][0]["content"][1]["source"]["media_type"] == "image/png"
+    chat = await told(chat_server.client.get(f"{API}/threads/{name}/messages/{ids[1]}/as/openai-chat"))
+    assert chat["format"] == "openai_chat"
+    assert chat["wire"]["messages"][0]["tool_calls"][0]["function"]["name"] == "look"
+    assert "thinking" in {loss["block_type"] for loss in chat["losses"]}
+    canonical = await told(chat_server.client.get(f"{API}/threads/{name}/messages/{ids[3]}/as/canonical"))
+    assert canonical["wire"]["content"][0]["text"].startswith("It is *blue*")
+
+
+async def test_what_is_no_format_or_no_message_is_refused(chat_server: Serving) -> None:
+    name = await conversation(chat_server)
+    where = f"{API}/threads/{name}/messages"
+    assert await code_of(chat_server.client.get(f"{where}/msg-1/as/html"), 422) == "unknown_format"
+    assert await code_of(chat_server.client.get(f"{where}/msg-1/as/nothing"), 422) == "unknown_format"
+    assert await code_of(chat_server.client.get(f"{where}/msg-2/as/canonical"), 404) == "not_found"
+
+
+# --- costs -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_thread_tells_what_it_cost_by_model_and_by_answer(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        name = await thread(
+            server,
+            said("a"),
+            said("b", Role.ASSISTANT, model="m:1", provider="m", usage=used(10, 5, "0.5")),
+            said("c", Role.ASSISTANT, model="m:2", provider="m", usage=used(1, 1, "0.25")),
+            said("d", Role.ASSISTANT, model="m:1", provider="m", usage=used(10, 5, "0.125")),
+        )
+        found = await told(server.client.get(f"{API}/threads/{name}/cost"))
+        assert found["totalUsd"] == "0.875"
+        sums = [(one["group"], one["messages"], one["costUsd"]) for one in found["byModel"]]
+        assert sums == [("m:1", 2, "0.625"), ("m:2", 1, "0.25")]
+        receipts = [(one["seq"], one["model"], one["costUsd"]) for one in found["receipts"]]
+        assert receipts == [(2, "m:1", "0.5"), (3, "m:2", "0.25"), (4, "m:1", "0.125")]
+        part = await told(server.client.get(f"{API}/threads/{name}/cost?limit=1&afterSeq=2"))
+        assert ([one["seq"] for one in part["receipts"]], part["hasMore"], part["totalUsd"]) == ([3], True, "0.875")
+
+
+async def test_a_receipt_has_a_line_for_each_bucket_where_the_prices_are_known(chat_server: Serving) -> None:
+    chat_server.fake.say("hello")
+    await post(chat_server, run_input("hi", threadId="t", runId="r"))
+    found = await told(chat_server.client.get(f"{API}/threads/t/cost"))
+    (one,) = found["receipts"]
+    assert one["usage"]["output_tokens"] > 0
+    assert sum((Decimal(line["amount_usd"]) for line in one["lines"]), Decimal(0)) == Decimal(one["costUsd"])
+
+
+async def test_the_caller_is_told_what_they_alone_consumed(tmp_path: Path) -> None:
+    async with serving(tmp_path, require_keys=True) as server:
+        ann, bob = await server.key("ann"), await server.key("bob")
+        for user, cost in (("ann", "0.5"), ("bob", "8"), ("ann", "0.25")):
+            session = await server.store.create_session(user_id=user)
+            usage = used(1, 1, cost)
+            await server.store.append(session.id, said("x", Role.ASSISTANT, model="m:1", usage=usage, user_id=user))
+        mine = await told(server.client.get(f"{API}/cost", headers=ann))
+        assert (mine["totalUsd"], [day["group"] for day in mine["byDay"]]) == ("0.75", ["2026-03-13"])
+        assert (await told(server.client.get(f"{API}/cost", headers=bob)))["totalUsd"] == "8"
+        none = await told(server.client.get(f"{API}/cost?from=2026-03-14", headers=ann))
+        assert (none["totalUsd"], none["byDay"]) == ("0", [])
+        await told(server.client.delete(f"{API}/threads/{session.id}", headers=ann), 204)
+        assert (await told(server.client.get(f"{API}/cost?to=2026-03-14", headers=ann)))["totalUsd"] == "0.75"
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_thread_is_a_file_for_people_or_for_programs(chat_server: Serving) -> None:
+    name = await conversation(chat_server)
+    for wanted, kind, ending in (
+        ("markdown", "text/markdown", "md"),
+        ("html", "text/html", "html"),
+        ("json", "application/json", "json"),
+    ):
+        async with chat_server.client.get(f"{API}/threads/{name}/export?format={wanted}") as answer:
+            text = await answer.text()
+            assert (answer.status, answer.content_type) == (200, kind)
+            disposition = answer.headers["Content-Disposition"]
+            assert re.fullmatch(rf'attachment; filename="[\w-]+\.{ending}"', disposition)
+            assert "sandbox" in answer.headers["Content-Security-Policy"]
+            assert "script-src" not in answer.headers["Content-Security-Policy"]
+        if wanted == "json":
+            document = await told(chat_server.client.get(f"{API}/threads/{name}/export"))
+            assert document["thread"]["title"] == "Sky"
+            messages = [decode(json.dumps(one).encode()) for one in document["messages"]]
+            assert messages == [row.message for row in await chat_server.store.read(name)]
+        else:
+            assert "Sky" in text
+            assert "<script>" not in text or wanted == "markdown"
+    assert await code_of(chat_server.client.get(f"{API}/threads/{name}/export?format=exe"), 422) == "unknown_format"
+
+
+async def test_a_name_that_a_library_gave_a_thread_breaks_no_header(chat_server: Serving) -> None:
+    await chat_server.store.create_session('a"\r\nX-Evil: 1', user_id="local")
+    async with chat_server.client.get(f"{API}/threads/a%22%0D%0AX-Evil%3A%201/export?format=json") as answer:
+        assert answer.status == 200
+        assert answer.headers["Content-Disposition"] == 'attachment; filename="a---X-Evil--1.json"'
+        assert "X-Evil" not in answer.headers
