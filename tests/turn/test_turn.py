@@ -334,6 +334,46 @@ async def test_a_long_history_is_summarised_once_and_stays_in_the_store(tmp_path
         assert text_of((await messages(it.store, it.session))[0]) == "question 0"
 
 
+async def test_what_a_summary_costs_is_told_and_counted(tmp_path: Path) -> None:
+    async with ground(tmp_path, "openai_chat") as it:
+        agent = await it.agent(summarises=True, summary_above_tokens=300)
+        seen: list[Event] = []
+        agent.bus.subscribe("test", seen.append, event_types=["llm.call_started", "llm.call_completed"])
+        fake, calls = it.fakes["openai_chat"], 0
+        for number in range(7):
+            fake.say(f"answer {number} " + "word " * 60)
+            calls += (await agent.ask(it.session, f"question {number}")).llm_calls
+        (before,) = await it.store.totals("session", session=it.session)
+        fake.say("They talked about words.")
+        ended = await agent.ask(it.session, "And?")
+        (after,) = await it.store.totals("session", session=it.session)
+        await agent.bus.drained()
+        assert ended.llm_calls == 2
+        assert len(seen) == 2 * (calls + 2) == 2 * len(fake.bodies)
+        told = [event.payload for event in seen[-4:] if event.type == "llm.call_completed"]
+        assert ended.output_tokens == sum(payload.output_tokens for payload in told)
+        assert after.output_tokens - before.output_tokens == ended.output_tokens
+        assert after.input_tokens - before.input_tokens == ended.input_tokens
+        assert after.cost_usd - before.cost_usd == ended.cost_usd
+        assert (await it.store.verify()).is_sound
+
+
+async def test_a_summary_that_cannot_be_had_is_told_as_a_failed_call(tmp_path: Path) -> None:
+    async with ground(tmp_path, "openai_chat") as it:
+        agent = await it.agent(summarises=True, summary_above_tokens=300, max_steps=1)
+        seen: list[str] = []
+        agent.bus.subscribe("test", lambda event: seen.append(event.type))
+        fake = it.fakes["openai_chat"]
+        for number in range(7):
+            fake.say(f"answer {number} " + "word " * 60)
+            await agent.ask(it.session, f"question {number}")
+        fake.fail(500)
+        ended = await agent.ask(it.session, "And?")
+        await agent.bus.drained()
+        assert ended.fault is None
+        assert seen.count("llm.call_failed") == 1
+
+
 async def test_what_a_turn_costs_is_the_sum_of_its_answers(tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add])

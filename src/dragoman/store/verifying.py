@@ -141,12 +141,12 @@ class _Look:
             for block in message.content:
                 if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
                     self.calls.setdefault(visible(block.id), (message.id, found.seq, visible(block.name)))
-            if message.metadata.usage is not None:
-                self.usage.add(tuple(used(found.session_id, found.seq, message)[1]))
         elif message.role is Role.TOOL:
             for block in message.content:
                 if isinstance(block, ToolResultBlock):
                     self.results.setdefault(visible(block.tool_use_id), set()).add((found.seq, message.id))
+        if message.metadata.usage is not None:
+            self.usage.add(tuple(used(found.session_id, found.seq, message)[1]))
         if found.columns.blobs_json is not None:
             self.blobs.update((found.seq, one[1]) for one in msgspec.json.decode(found.columns.blobs_json))
 

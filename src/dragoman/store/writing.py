@@ -214,12 +214,12 @@ def _beside(session_id: str, seq: int, draft: Draft) -> Generator[Statement, Row
         for number, block in enumerate(message.content):
             if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
                 yield from called(session_id, seq, message, number, block)
-        if message.metadata.usage is not None:
-            yield used(session_id, seq, message)
     elif message.role is Role.TOOL:
         for block in message.content:
             if isinstance(block, ToolResultBlock):
                 yield from answered(session_id, seq, message, block)
+    if message.metadata.usage is not None:  # of an answer, or of a summary that a model wrote
+        yield used(session_id, seq, message)
     for sha256 in draft.columns.blobs:
         yield from _named(session_id, seq, sha256, draft.renewed.get(sha256))
 
