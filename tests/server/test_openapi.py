@@ -67,4 +67,5 @@ PUBLIC = {
     "/api/v1/openapi.json",
     "/storage/v1/object/sign/{bucket}/{path:path}",
     "/static/{name}",
+    "/api/v1/mail/schema",
 }
