@@ -5,8 +5,9 @@
     POST /api/v1/agent/runs/{threadId}/cancel            stop the one that runs; /{runId}/cancel a certain one
 
 Rooms, in the order in which a run passes them: ``given`` reads what was sent, ``continuing`` finds what of it is new,
-``preparing`` makes a turn of it, ``running`` runs and keeps it, ``telling`` puts it into AG-UI's words, ``framing``
-into bytes. The one rule: bad input is refused before a stream is opened.
+``preparing`` makes a turn of it, ``beginning`` begins it, ``narrating`` tells it in the words of ``telling`` and the
+frames of ``framing``. ``running`` has all of them, and ``recovering`` ends what a crash has left. The one rule: bad
+input is refused before a stream is opened.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from dragoman.server.asking import identifier, json_body, text_param
 from dragoman.server.endpoint import Endpoint, EventStream, Query
 from dragoman.server.principal import owned_session, principal_of
 from dragoman.server.refusing import Refusal, not_found
+from dragoman.server.runs.beginning import Wanted, in_progress
 from dragoman.server.runs.framing import KEEP_ALIVE, frame
 from dragoman.server.runs.given import RunAgentInput, read_given
 from dragoman.server.state import doors_of
@@ -54,10 +55,14 @@ async def post_run(request: Request) -> Response:
     given = read_given(value)
     runs: Runs = doors_of(request).runs
     digest = hashlib.sha256(_sorted.encode(value)).digest()
-    started = await runs.begin(principal_of(request), given, digest, key)
+    started = await runs.begin(Wanted(principal_of(request), given, digest, key))
     run = started.run
     if "text/event-stream" in request.headers.get("accept", "").lower():
-        return _stream(runs, run.session_id, run.first_number - 1, run.run_id)
+        told = runs.follow(run.session_id, run.first_number - 1, run_id=run.run_id)
+        first = await anext(told, None)
+        if first is None:  # it was refused to whoever asked for it first
+            raise in_progress()
+        return _stream(told, _frame(first))
     accepted = RunAccepted(run.run_id, run.session_id, run.run_id, started.is_new_thread)
     return Response(msgspec.json.encode(accepted), 202, media_type="application/json")
 
@@ -88,7 +93,7 @@ async def get_events(request: Request) -> Response:
     if not run.is_running and after >= run.last_number:
         return Response(status_code=204)  # which tells a browser not to come back
     await _refuse_gone(request, run, after)
-    return _stream(runs, session.id, after, run_id)
+    return _stream(runs.follow(session.id, after, run_id=run_id))
 
 
 async def _named(request: Request, session_id: str, run_id: str) -> Run:
@@ -138,15 +143,19 @@ async def post_cancel(request: Request) -> Response:
     return Response(msgspec.json.encode(told), 202 if found is not None else 200, media_type="application/json")
 
 
-def _stream(runs: Runs, session_id: str, after: int, run_id: str | None) -> Response:
-    frames = _frames(runs.follow(session_id, after, run_id=run_id))
-    return StreamingResponse(frames, media_type="text/event-stream", headers=_HEADERS)
+def _stream(told: AsyncIterator[list[ToldEvent]], first: bytes = b": \n\n") -> Response:
+    """What is told, as it is told. Something is sent at once: whoever waits for it knows that the stream is open."""
+
+    async def frames() -> AsyncIterator[bytes]:
+        yield first
+        async for events in told:
+            yield _frame(events)
+
+    return StreamingResponse(frames(), media_type="text/event-stream", headers=_HEADERS)
 
 
-async def _frames(told: AsyncIterator[list[ToldEvent]]) -> AsyncIterator[bytes]:
-    yield b": \n\n"  # so that whoever waits for the first byte knows that the stream is open
-    async for events in told:
-        yield b"".join(frame(event.number, event.json) for event in events) or KEEP_ALIVE
+def _frame(events: list[ToldEvent]) -> bytes:
+    return b"".join(frame(event.number, event.json) for event in events) or KEEP_ALIVE
 
 
 ENDPOINTS: Final = (
