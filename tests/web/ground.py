@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
@@ -43,6 +43,12 @@ max_context_tokens = 32000
 supports_images = false
 """
 README = "# Lantern\n\nA lantern is lit with `lantern on`, and out after an hour.\n"
+
+
+class Program(Protocol):
+    """Where a program of this system is."""
+
+    def __call__(self, name: str, package: str) -> str: ...
 
 
 class Pace:

@@ -145,7 +145,7 @@ export function Composer({ conversation, view }: { conversation: Conversation; v
           enterkeyhint="send"
         />
         {isBusy(view) ? (
-          <button type="button" class="send" aria-label="Stop" title="Stop (Esc)" disabled={view.run.state === "stopping"} onClick={() => void conversation.stop()}>
+          <button type="button" class="send stop" aria-label="Stop" title="Stop (Esc)" disabled={view.run.state === "stopping"} onClick={() => void conversation.stop()}>
             <Icon name="stop" />
           </button>
         ) : (

@@ -1,13 +1,13 @@
 // A conversation that is open: what is shown of it, and what can be done with it.
 //
 // It loads what is stored, begins runs and follows them, and puts the stored messages in the place of what had streamed.
-// The one rule: the view changes through apply and withRows, or by a field that says so by its name.
+// The one rule: the view changes through apply and the functions of rows.ts, or by a field that says so by its name.
 import * as api from "./api.ts";
 import { Cell } from "./cell.ts";
 import { follow, type Follower } from "./following.ts";
 import { ulid } from "./ids.ts";
 import { apply } from "./reducer.ts";
-import { firstSeq, lastSeq, withRows } from "./rows.ts";
+import { firstSeq, lastSeq, withAllStored, withRows } from "./rows.ts";
 import { emptyView, isBusy, type Enclosure, type UserItem, type View } from "./view.ts";
 import type { Decision, Stored } from "./wire.ts";
 
@@ -65,7 +65,7 @@ export class Conversation {
     for (let hasMore = true; hasMore; after = lastSeq(this.view.value)) {
       const page = await api.messages(this.id, { afterSeq: after });
       hasMore = page.hasMore && page.messages.length > 0;
-      this.view.change((view) => withRows(view, page.messages));
+      this.view.change((view) => withAllStored(view, page.messages));
     }
   }
 

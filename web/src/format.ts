@@ -60,7 +60,7 @@ export function modelName(id: string): string {
 
 // The words of a text in Markdown, for one line.
 export function withoutMarks(text: string): string {
-  return text.replace(/```\w*|[*_`#>|]+/g, " ").replace(/\s+/g, " ").trim();
+  return text.replace(/```\w*|[#>|]+/g, " ").replace(/[*_`]+/g, "").replace(/\s+/g, " ").trim();
 }
 
 // JSON for reading; what is no JSON, or not yet, stays as it is.

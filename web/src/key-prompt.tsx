@@ -15,7 +15,7 @@ export function KeyPrompt() {
     void shelf.open.value.load();
   };
   return (
-    <Modal title="This server wants a key" onClose={() => undefined}>
+    <Modal title="This server wants a key">
       <form onSubmit={enter} class="stack">
         <p>
           Whoever runs it makes one with <code>dragoman keys create</code>. It is kept until you close this tab.

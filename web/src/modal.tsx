@@ -5,7 +5,7 @@ import { IconButton } from "./icons.tsx";
 
 interface ModalProps {
   title: string;
-  onClose: () => void;
+  onClose?: () => void; // none: there is no way around it
   children: ComponentChildren;
   class?: string;
 }
@@ -21,17 +21,17 @@ export function Modal({ title, onClose, children, class: look = "" }: ModalProps
   }, []);
   const onCancel = (event: Event) => {
     event.preventDefault();
-    onClose();
+    onClose?.();
   };
   const onPress = (event: MouseEvent) => {
-    if (event.target === element.current) onClose();
+    if (event.target === element.current) onClose?.();
   };
   return (
     <dialog ref={element} class={look} aria-labelledby={heading} onCancel={onCancel} onMouseDown={onPress}>
       <div class="dialog">
         <header class="row between">
           <h2 id={heading}>{title}</h2>
-          <IconButton icon="close" label="Close" onClick={onClose} />
+          {onClose && <IconButton icon="close" label="Close" onClick={onClose} />}
         </header>
         {children}
       </div>

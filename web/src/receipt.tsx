@@ -9,7 +9,7 @@ export function ReceiptLine({ receipt, at }: { receipt: Receipt; at: string | nu
     cached ? `${count(cached)} cached` : "",
     reasoning ? `${count(reasoning)} thinking` : "",
     usd === null ? "" : dollars(usd),
-    latencyMs === null ? "" : duration(latencyMs),
+    !latencyMs ? "" : duration(latencyMs),
   ];
   return (
     <span class="receipt muted small" title={at ? moment(at) : undefined}>

@@ -10,13 +10,19 @@ export function itemsFrom(rows: readonly Row[]): Item[] {
   return rows.flatMap((row) => itemOf(row, results) ?? []);
 }
 
-// The view with these rows in it. Whatever was shown without being stored goes; results may answer older calls.
+// The view with these rows in it, in front of what is not stored yet. Results may answer older calls.
 export function withRows(view: View, rows: readonly Row[], hasEarlier = view.hasEarlier): View {
   const fresh = itemsFrom(rows);
-  const numbers = new Set(rows.map((row) => row.seq));
-  const kept = view.items.filter((item) => item.seq !== null && !numbers.has(item.seq));
-  const items = [...kept, ...fresh].sort((one, other) => (one.seq ?? 0) - (other.seq ?? 0));
+  const places = new Set<number | null>(rows.map((row) => row.seq));
+  const names = new Set(fresh.map((item) => item.id));
+  const kept = view.items.filter((item) => !places.has(item.seq) && !(item.seq === null && names.has(item.id)));
+  const items = [...kept, ...fresh].sort((one, other) => (one.seq ?? Infinity) - (other.seq ?? Infinity) || 0);
   return { ...view, items: answered(items, resultsIn(rows)), hasEarlier, isLoading: false };
+}
+
+// The same when a run is over: everything is stored then, and what streamed goes.
+export function withAllStored(view: View, rows: readonly Row[]): View {
+  return withRows({ ...view, items: view.items.filter((item) => item.seq !== null) }, rows);
 }
 
 export function lastSeq(view: View): number {

@@ -37,10 +37,15 @@ export function Sidebar() {
         <input id="search" type="search" placeholder="Search" value={words} onInput={(event) => setWords(event.currentTarget.value)} onKeyDown={onKeyDown} />
         <kbd aria-hidden="true">/</kbd>
       </label>
-      <div class="list">{words.trim() ? <SearchResults words={words.trim()} /> : <Threads />}</div>
+      <div class="list" onClick={closeDrawer}>{words.trim() ? <SearchResults words={words.trim()} /> : <Threads />}</div>
       <Footer />
     </nav>
   );
+}
+
+// Whoever follows a link wants to see what is there, also if they were there before.
+function closeDrawer(event: Event): void {
+  if ((event.target as HTMLElement).closest("a")) shelf.isDrawerOpen.set(false);
 }
 
 function Threads() {
@@ -87,7 +92,7 @@ function ThreadRow({ thread, isCurrent }: { thread: Thread; isCurrent: boolean }
           {thread.parentId && <Icon name="fork" size={14} />}
           {name}
         </span>
-        {thread.title && thread.snippet && <span class="snippet">{withoutMarks(thread.snippet)}</span>}
+        {thread.title && thread.snippet && thread.snippet !== thread.title && <span class="snippet">{withoutMarks(thread.snippet)}</span>}
       </a>
       <Menu
         label={`More about ${name}`}

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { liveAnswer } from "../src/reducer.ts";
-import { firstSeq, itemsFrom, lastSeq, receiptOf, withRows } from "../src/rows.ts";
+import { firstSeq, itemsFrom, lastSeq, receiptOf, withAllStored, withRows } from "../src/rows.ts";
 import { emptyView } from "../src/view.ts";
 import type { Block, Row } from "../src/wire.ts";
 
@@ -37,8 +37,15 @@ test("a result that comes with a later page answers a call that is shown", () =>
 test("what is stored replaces what streamed, and a page that comes twice is there once", () => {
   const streaming = { ...emptyView("t"), items: [liveAnswer([{ kind: "text" as const, id: "x", text: "Fo" }])] };
   const rows = [row(1, "user", [text("What?")]), row(2, "assistant", [text("Foo.")])];
-  const view = withRows(withRows(streaming, rows), rows);
+  const view = withAllStored(withRows(streaming, rows), rows);
   assert.deepEqual(view.items.map((item) => item.seq), [1, 2]);
+});
+
+test("what streams stays behind an earlier page that comes in", () => {
+  const asked = { kind: "user" as const, id: "m3", seq: null, text: "?", enclosures: [], at: null };
+  const streaming = { ...emptyView("t"), items: [asked, liveAnswer([])] };
+  const view = withRows(streaming, [row(1, "user", [text("What?")]), row(3, "user", [text("?")])]);
+  assert.deepEqual(view.items.map((item) => item.id), ["m1", "m3", "live"]);
 });
 
 test("earlier pages come before, in order", () => {
