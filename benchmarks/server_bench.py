@@ -28,6 +28,7 @@ from rich.console import Console
 
 from benchmarks.chat_server import LONG, PAGE, SHORT
 from benchmarks.side_by_side import show
+from benchmarks.turn_server import WORDS
 from dragoman.server.serving import allow_many_connections
 
 EMPTY = "an empty handler"
@@ -58,6 +59,24 @@ async def timed(calls: Mapping[str, Callable[[], Awaitable[None]]], rounds: int)
             if number >= 10:
                 taken[name].append(time.perf_counter() - began)
     return {name: statistics.median(times) * 1e6 for name, times in taken.items()}
+
+
+def cpu_s(pid: int) -> float:
+    """The CPU time that a process has had, with all its threads; Linux tells."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def cpu_us(pid: int, calls: Mapping[str, Callable[[], Awaitable[None]]], rounds: int) -> dict[str, float]:
+    """Microseconds of the server's CPU for one call of each, in turns. What others do on the machine matters less."""
+    taken = dict.fromkeys(calls, 0.0)
+    for _ in range(5):
+        for name, call in calls.items():
+            began = cpu_s(pid)
+            for _ in range(rounds):
+                await call()
+            taken[name] += cpu_s(pid) - began
+    return {name: seconds / (5 * rounds) * 1e6 for name, seconds in taken.items()}
 
 
 async def per_second(call: Callable[[], Awaitable[None]], writers: int, count: int) -> float:
@@ -128,13 +147,14 @@ async def streams(pid: int, count: int, ask: Callable[[], Any]) -> float:
             await asyncio.gather(*(opened() for _ in range(start, min(start + 50, count))))
         after = memory_mb(pid)
     await asyncio.sleep(1)
-    return (after - before) * 1024 / count
+    return max(after - before, 0.1) * 1024 / count  # what was free before is used first
 
 
-async def measured(console: Console, port: int, pid: int, asked: argparse.Namespace) -> dict[str, Any]:
+async def all_figures(console: Console, port: int, pid: int, asked: argparse.Namespace) -> dict[str, Any]:
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=600)
     figures: dict[str, Any] = {}
+    is_linux = Path(f"/proc/{pid}/status").exists()
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=connector, timeout=timeout) as http:
         client = Client(http)
         pages = {
@@ -142,12 +162,16 @@ async def measured(console: Console, port: int, pid: int, asked: argparse.Namesp
             f"{PAGE} of {PAGE} messages": client.page(SHORT),
             f"{PAGE} of {asked.messages:,} messages": client.page(LONG),
         }
-        title = "a page of the history"
-        figures[title] = await timed(pages, asked.rounds)
-        show(console, title, figures[title], EMPTY)
-        title = "a run on a new thread, 200 words streamed"
-        figures[title] = await timed({EMPTY: client.empty, "a run": client.run}, asked.rounds)
-        show(console, title, figures[title], EMPTY)
+        runs = {EMPTY: client.empty, "a run": client.run}
+        for title, calls in (
+            ("a page of the history", pages),
+            (f"a run on a new thread, {WORDS} words streamed", runs),
+        ):
+            figures[title] = await timed(calls, asked.rounds)
+            show(console, title, figures[title], EMPTY)
+            if is_linux:
+                figures[f"{title}, CPU of the server"] = measured = await cpu_us(pid, calls, asked.rounds)
+                show(console, f"{title}, CPU of the server", measured, EMPTY)
         for writers in (1, 16):
             title = f"per second, {writers} at once"
             figures[title] = {
@@ -155,7 +179,7 @@ async def measured(console: Console, port: int, pid: int, asked: argparse.Namesp
                 "runs": await per_second(client.run, writers, asked.rounds * 2),
             }
             show(console, title, figures[title], EMPTY, "a second")
-        if Path(f"/proc/{pid}/status").exists():
+        if is_linux:
             title = f"memory of each of {asked.streams:,} open streams"
             empty_kb = await streams(pid, asked.streams, lambda: http.get("/stream"))
             run_kb = await streams(pid, asked.streams, lambda: http.post(RUNS, json=_asked("fake:still"), headers=SSE))
@@ -180,7 +204,7 @@ def main() -> None:
         begun("benchmarks.turn_server") as (upstream, _),
         begun("benchmarks.chat_server", folder, str(upstream), str(asked.messages)) as (port, pid),
     ):
-        figures = asyncio.run(measured(Console(), port, pid, asked))
+        figures = asyncio.run(all_figures(Console(), port, pid, asked))
     if asked.json_to:
         asked.json_to.write_text(json.dumps({"figures": figures, "rounds": asked.rounds}, indent=1) + "\n")
 

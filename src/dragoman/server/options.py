@@ -5,6 +5,7 @@ The one rule: whatever can be said here can be said on the command line, by a va
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -52,6 +53,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return self.require_keys or not self.is_loopback or (self.base_url is not None and not _is_local(self.base_url))
 
 
+@functools.lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
     """Whether a name or an address is this machine's own."""
     host = host.removeprefix("[").removesuffix("]")

@@ -1,0 +1,92 @@
+"""Keys of callers in a store, on every engine."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from dragoman.errors import ConflictError, UnknownNameError
+from dragoman.store import ApiKey, Store
+from tests.store.conftest import Clock
+
+
+async def test_a_key_is_found_again_by_its_public_id(store: Store, clock: Clock) -> None:
+    store.clock = clock
+    expires = clock() + timedelta(days=90)
+    made = await store.create_key(
+        "8fK2mQ0x",
+        b"\x00hash\xff",
+        user_id="ada",
+        team_id="blue",
+        name="laptop",
+        scopes=("chat", "mail"),
+        expires_at=expires,
+    )
+    assert await store.find_key("8fK2mQ0x") == made
+    assert made == ApiKey(
+        public_id="8fK2mQ0x",
+        secret_hash=b"\x00hash\xff",
+        name="laptop",
+        user_id="ada",
+        team_id="blue",
+        scopes=("chat", "mail"),
+        created_at=clock(),
+        expires_at=expires,
+    )
+    assert await store.find_key("8fK2mQ0y") is None
+
+
+async def test_two_keys_never_have_one_public_id(store: Store) -> None:
+    await store.create_key("same", b"1", user_id="ada")
+    with pytest.raises(ConflictError):
+        await store.create_key("same", b"2", user_id="bob")
+    found = await store.find_key("same")
+    assert found is not None
+    assert found.user_id == "ada"
+
+
+async def test_a_key_is_good_until_it_expires_or_is_taken_back(store: Store, clock: Clock) -> None:
+    store.clock = clock
+    key = await store.create_key("one", b"1", user_id="ada", expires_at=clock() + timedelta(hours=1))
+    assert key.is_good(clock())
+    assert not key.is_good(clock() + timedelta(hours=1))
+    taken = await store.revoke_key("one")
+    assert not taken.is_good(clock())
+    clock.move(hours=1)
+    assert (await store.revoke_key("one")).revoked_at == taken.revoked_at
+    with pytest.raises(UnknownNameError, match="two"):
+        await store.revoke_key("two")
+
+
+async def test_keys_are_listed_by_age_and_by_user(store: Store, clock: Clock) -> None:
+    store.clock = clock
+    for number, user in enumerate(("bob", "ada", "bob")):
+        await store.create_key(f"key{number}", b"1", user_id=user)
+        clock.move(seconds=1)
+    assert [key.public_id for key in await store.list_keys()] == ["key0", "key1", "key2"]
+    assert [key.public_id for key in await store.list_keys(user_id="bob")] == ["key0", "key2"]
+
+
+async def test_the_last_use_only_moves_forward(store: Store, clock: Clock) -> None:
+    store.clock = clock
+    await store.create_key("one", b"1", user_id="ada")
+    await store.note_key_used("one")
+    used = clock()
+    clock.move(hours=-1)
+    await store.note_key_used("one")
+    found = await store.find_key("one")
+    assert found is not None
+    assert found.last_used_at == used
+
+
+async def test_who_is_erased_loses_their_keys(store: Store) -> None:
+    await store.create_key("one", b"1", user_id="ada")
+    await store.create_key("two", b"1", user_id="bob")
+    await store.erase_user("ada")
+    assert [key.public_id for key in await store.list_keys()] == ["two"]
+
+
+def test_a_key_does_not_show_its_hash(clock: Clock) -> None:
+    key = ApiKey(public_id="one", secret_hash=b"canary", user_id="ada", created_at=clock())
+    assert "canary" not in repr(key)
