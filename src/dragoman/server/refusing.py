@@ -67,11 +67,14 @@ _BY_CODE: Final[Mapping[str, int]] = {
     "number_out_of_range": 422,
     "too_many_keys": 422,
     "idempotency_key_reused": 422,
+    "letter_too_large": 413,
+    "sender_mismatch": 403,
 }
 _BY_CLASS: Final[tuple[tuple[type[errors.DragomanError], int], ...]] = (
     (errors.UnknownSessionError, 404),
     (errors.UnknownMessageError, 404),
     (errors.UnknownAttachmentError, 404),
+    (errors.UnknownLetterError, 404),
     (errors.UnknownNameError, 422),
     (errors.InputError, 422),
     (errors.RoutingError, 422),

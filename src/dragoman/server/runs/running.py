@@ -101,6 +101,7 @@ class Runs:
             await Narrator(self._store, live).narrate()
         except NotOursError:
             _log.warning("run %s was ended by somebody else", live.run.run_id)
+            self._lost.append(live.run)  # if it was not
         except Exception:
             _log.exception("run %s could not be told", live.run.run_id)
             self._lost.append(live.run)
@@ -150,6 +151,11 @@ class Runs:
         """Wait, but no longer than the server works."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._is_stopping.wait(), seconds)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the server was told to stop: what never ends by itself ends now."""
+        return self._is_stopping.is_set()
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
