@@ -36,6 +36,7 @@ export class Conversation {
   // --- reading -------------------------------------------------------------------------------------------------------
 
   async load(): Promise<void> {
+    this.view.change((view) => ({ ...view, isLoading: true, problem: null }));
     await this.#trying(async () => {
       const page = await api.messages(this.id);
       this.view.change((view) => withRows(view, page.messages, page.hasMore));

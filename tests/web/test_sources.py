@@ -1,0 +1,47 @@
+"""The sources of the page: their types, their own tests, and what they are built from."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from scripts.build_page import SOURCES, built, installed, node
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=SOURCES, capture_output=True, text=True, check=False)
+
+
+def test_the_types_hold() -> None:
+    installed()
+    done = run(node(), str(SOURCES / "node_modules" / "typescript" / "bin" / "tsc"), "--noEmit", "-p", ".")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_its_own_tests_pass() -> None:
+    installed()
+    files = sorted(str(path) for path in (SOURCES / "test").glob("*.test.ts"))
+    done = run(node(), "--test", "--test-reporter=dot", *files)
+    assert files
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_lock_names_no_host_and_has_a_hash_for_everything() -> None:
+    lock = json.loads((SOURCES / "package-lock.json").read_text("utf-8"))
+    packages = {name: row for name, row in lock["packages"].items() if name}
+    assert len(packages) > 10
+    assert [name for name, row in packages.items() if "integrity" not in row or "resolved" in row] == []
+
+
+def test_whoever_builds_it_twice_gets_the_same(tmp_path: Path) -> None:
+    first = {path.name: path.read_bytes() for path in built().iterdir()}
+    done = run(node(), str(SOURCES / "build.mjs"), str(tmp_path / "again"))
+    assert done.returncode == 0, done.stderr
+    assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == first
+
+
+def test_the_page_loads_in_a_moment() -> None:
+    sizes = {path.suffix: path.stat().st_size for path in built().iterdir()}
+    assert sizes[".js"] < 300_000
+    assert sizes[".css"] < 40_000
