@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dragoman.errors import StorageError
 from dragoman.exchange import SideEffects
-from dragoman.message import ImageBlock, MessageStatus
+from dragoman.message import ImageBlock, MessageStatus, TextBlock
 from dragoman.tools import tool
 from tests.server.conftest import Serving
 from tests.server.runs.conftest import RUNS, SSE, events_of, post, refused, run_input, types, user
@@ -465,3 +468,84 @@ async def test_the_same_on_postgresql(postgres_chat_server: Serving) -> None:
             assert answer.status == 202
         _, found = await events(server, given["threadId"])
         assert found[-1]["outcome"] == {"type": "cancelled"}
+
+
+# --- what goes wrong here --------------------------------------------------------------------------------------------
+
+
+def failing(server: Serving, monkeypatch: pytest.MonkeyPatch, times: int, *, after: bool = False) -> None:
+    """Let the store fail so often when it is told something: before it did it, or after."""
+    real, left = server.store.tell_run, times
+    monkeypatch.setattr("dragoman.server.runs.narrating._RETRIES_S", (0.0, 0.0, 0.0))
+
+    async def told(*given: Any, **more: Any) -> bool:
+        nonlocal left
+        if left == 0:
+            return await real(*given, **more)
+        left -= 1
+        if after:
+            await real(*given, **more)
+        raise StorageError("the disk is tired")
+
+    server.store.tell_run = told  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_store_that_fails_for_a_moment_loses_no_event(
+    chat_server: Serving, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    chat_server.fake.say("It is fine.")
+    failing(chat_server, monkeypatch, 3, after=after)
+    given = run_input("How is it?")
+    told = await post(chat_server, given)
+    assert texts(told) == "It is fine."
+    assert [event["number"] for event in told] == [*range(1, len(told) + 1)]
+    assert await events(chat_server, given["threadId"], "0") == (200, told)
+
+
+async def test_a_run_that_cannot_be_told_is_ended_when_the_store_works_again(
+    chat_server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with slow_run(chat_server) as (slow, given):
+        failing(chat_server, monkeypatch, 8)  # and the end cannot be told either
+        slow.may_end.set()
+        while chat_server.doors.runs._here:
+            await asyncio.sleep(0.01)
+        await chat_server.doors.runs._beat()
+        status, told = await events(chat_server, given["threadId"], "0")
+        assert (status, told[-1]["type"], told[-1]["code"]) == (200, "RUN_ERROR", "interrupted")
+
+
+async def test_a_thread_that_is_deleted_ends_its_run(chat_server: Serving) -> None:
+    async with slow_run(chat_server) as (slow, given):
+        await chat_server.store.delete_session(given["threadId"])
+        slow.may_end.set()
+        while chat_server.doors.runs._here:
+            await asyncio.sleep(0.01)
+    assert await events(chat_server, given["threadId"]) == (404, "not_found")
+
+
+async def test_naughty_strings_are_said_and_kept_as_they_are(chat_server: Serving, suites: Path) -> None:
+    naughty = json.loads((suites / "blns.json").read_text("utf-8"))
+    parts = [{"type": "text", "text": one} for one in naughty if one]
+    for at in range(0, len(parts), 250):
+        given = run_input(user(parts[at : at + 250]))
+        chat_server.fake.say("".join(part["text"] for part in parts[at : at + 250]))
+        told = await post(chat_server, given)
+        said = [part["text"] for part in parts[at : at + 250]]
+        asked, answered = await chat_server.store.read(given["threadId"])
+        assert [block.text for block in asked.message.content if isinstance(block, TextBlock)] == said
+        assert texts(told) == "".join(said)
+        assert "".join(block.text for block in answered.message.content if isinstance(block, TextBlock)) == "".join(
+            said
+        )
+
+
+async def test_only_plain_names_are_names_of_threads(chat_server: Serving, suites: Path) -> None:
+    naughty = json.loads((suites / "blns.json").read_text("utf-8"))
+    for name in naughty:
+        if re.fullmatch(r"[A-Za-z0-9_.:-]{1,128}", name):
+            continue
+        status, code = await refused(chat_server, run_input("x", threadId=name))
+        assert (status, code) in ((422, "invalid_id"), (422, "invalid_character"))
+    assert chat_server.fake.received == []
