@@ -41,6 +41,7 @@ from dragoman.letters import (
     write_letter,
 )
 from dragoman.letters.kept import DeadLetter, Handed, MailboxCounts, Outcome, Posted, Receipt
+from dragoman.mail.evaluation import note_result, says_how_it_went
 from dragoman.mail.mailbox import Mailbox
 from dragoman.mail.posting import opened, packed, posted_of, shown
 from dragoman.mail.retrying import RULES, RetryRule, class_of, retry_at, rule_for
@@ -216,6 +217,8 @@ class Mail:
         await self._refuse_if_too_large(posted)
         receipt = await self.store.mail.post(posted, away=self.is_away)
         self.woken(posted)
+        if says_how_it_went(checked):
+            await note_result(self.store, checked, team_id=self.team_id, user_id=self.user_id)
         return receipt
 
     async def take(self, data: bytes, *, sender: str | None = None) -> Receipt | DeadLetter:

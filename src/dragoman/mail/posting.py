@@ -77,7 +77,7 @@ def opened(posted: Posted, sealing: Sealing) -> Letter:
 
 def packed(posted: Posted) -> bytes:
     """What a transport carries: the letter as it is kept, sealed values included."""
-    return msgspec.json.encode(msgspec.structs.replace(posted, user_id=None))
+    return msgspec.json.encode(posted)
 
 
 def unpacked(data: bytes) -> Posted:

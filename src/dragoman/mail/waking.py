@@ -53,10 +53,18 @@ class Wait:
         self._pause_s = SOONEST_S
 
     async def pause(self, most_s: float = LATEST_S) -> None:
-        """Wait until told, or for a while."""
+        """Wait until told, or for a while. (``asyncio.wait_for`` of Python 3.11 may forget that it was cancelled.)"""
+        was_told = True
+
+        def over() -> None:
+            nonlocal was_told
+            was_told = False
+            self._event.set()
+
+        timer = asyncio.get_running_loop().call_later(min(self._pause_s, most_s), over)
         try:
-            await asyncio.wait_for(self._event.wait(), min(self._pause_s, most_s))
-            self._pause_s = SOONEST_S
-        except TimeoutError:
-            self._pause_s = min(2 * self._pause_s, LATEST_S)
-        self._event.clear()
+            await self._event.wait()
+        finally:
+            timer.cancel()
+            self._event.clear()
+        self._pause_s = SOONEST_S if was_told else min(2 * self._pause_s, LATEST_S)

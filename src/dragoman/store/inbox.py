@@ -440,6 +440,15 @@ def receipts(keys: Sequence[Key]) -> Steps:
 
 
 @operation
+def hurry(now: datetime) -> Steps:
+    """Send everything again now that was sent and has no receipt."""
+    yield (
+        "UPDATE outbox SET available_at = ? WHERE state = 'ready' AND published_at IS NOT NULL AND available_at > ?",
+        (micros(now), micros(now)),
+    )
+
+
+@operation
 def next_to_send() -> Generator[Statement, Rows, datetime | None]:
     """When a letter is to be sent, or sent again."""
     rows = yield "SELECT min(available_at) FROM outbox WHERE state = 'ready'", ()

@@ -28,7 +28,7 @@ from dragoman.letters.kept import (
     Receipt,
     SealedValue,
 )
-from dragoman.store import inbox, letters
+from dragoman.store import arrivals, inbox, letters
 from dragoman.store.inbox import Effect
 from dragoman.store.letters import Key, key_of
 from dragoman.store.rows import micros, time_from
@@ -46,6 +46,15 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     state: LetterState
     attempts: int = 0
     ended_at: datetime | None = None
+
+
+def _standing(row: Sequence[Any]) -> Standing:
+    return Standing(
+        posted=letters.posted_from(row[:15]),
+        state=row[15] or "away",
+        attempts=row[16] or 0,
+        ended_at=None if row[17] is None else time_from(row[17]),
+    )
 
 
 class MailRoom:
@@ -151,15 +160,23 @@ class MailRoom:
         wanted = {name: value for name, value in given.items() if value is not None}
         place = None if after is None or after.created_at is None else (micros(after.created_at), after.letter_id)
         rows = await self._store._read(letters.find(wanted, place, limit))
-        return [
-            Standing(
-                posted=letters.posted_from(row[:15]),
-                state=row[15] or "away",
-                attempts=row[16] or 0,
-                ended_at=None if row[17] is None else time_from(row[17]),
-            )
-            for row in rows
-        ]
+        return [_standing(row) for row in rows]
+
+    async def arrivals(
+        self, recipient_id: str, team_id: str = "", after: int = 0, limit: int = 100
+    ) -> list[tuple[int, Standing]]:
+        """What has arrived in a mailbox behind a place, each with its own, in order."""
+        rows = await self._store._read_little(arrivals.behind(recipient_id, team_id, after, limit))
+        return [(int(row[18]), _standing(row)) for row in rows]
+
+    async def newest(self, recipient_id: str, team_id: str = "", limit: int = 50) -> list[Standing]:
+        """What has arrived in a mailbox last, the newest first."""
+        rows = await self._store._read(arrivals.newest(recipient_id, team_id, limit))
+        return [_standing(row) for row in rows]
+
+    async def last_number(self, recipient_id: str, team_id: str = "") -> int:
+        """The place of what has arrived in a mailbox last; 0 if there is nothing."""
+        return await self._store._read_little(arrivals.last_number(recipient_id, team_id))
 
     async def sealed(self, posted: Posted) -> tuple[SealedValue, ...]:
         """The sealed values of a letter."""
@@ -267,6 +284,10 @@ class MailRoom:
     async def receipts(self, keys: Sequence[Key]) -> None:
         """The recipients have these letters, and they need not be sent again."""
         await self._store._write(inbox.receipts(keys))
+
+    async def hurry(self) -> None:
+        """Send everything again now that was sent and has no receipt."""
+        await self._store._write(inbox.hurry(self._store.clock()))
 
     async def next_to_send(self) -> datetime | None:
         """When a letter is to be sent, or sent again; nothing if there is none."""

@@ -1,0 +1,402 @@
+"""Letters between machines, carried by NATS JetStream, which is a carrier and never the place where a letter is kept.
+
+    transport = NatsTransport(["nats://one:4222", "nats://two:4222", "nats://three:4222"], replicas=3)
+    async with Mail(store, transport=transport) as mail: …
+
+A letter that is sent is in the outbox of the sender's store. The relay publishes it and marks it when JetStream has it.
+Whoever attends to the recipient pulls it, commits it to the inbox of its own store, and acknowledges after that. Then a
+receipt goes back, and only the receipt takes the letter out of the outbox; where both sides have one store, the row in
+the inbox is the receipt. What has none after ``resend_s`` is published again, and the inbox knows what it has: so a
+broker that loses everything loses nothing.
+
+Of one task, the outbox sends one letter to a recipient at a time, so that the order holds on the way.
+
+A recipient is attended to in one store: whoever asks for its letters there brings them there. The one rule: nothing is
+acknowledged to the broker before the inbox has committed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from dragoman.errors import DragomanError, FormatError, InputError, TransportError
+from dragoman.letters import read_letter
+from dragoman.letters.kept import Posted
+from dragoman.mail.mail import OUTBOX
+from dragoman.mail.posting import packed, unpacked
+
+try:
+    import nats.errors
+    import nats.js.errors
+    from nats.aio.client import Client
+    from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
+except ImportError:
+    raise TransportError(
+        "NATS needs a package that is not installed", remedy="Install dragoman[nats]", code="missing_extra"
+    ) from None
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+    from nats.js import JetStreamContext
+
+    from dragoman.mail.mail import Mail
+
+Key = tuple[str, str, str]
+_log: Final = logging.getLogger("dragoman.mail.nats")
+_ROOM: Final = 1024  # for the headers, which count as well
+_MAX_PAYLOAD: Final = 1024 * 1024  # what a server takes unless it is told otherwise
+_FETCH_S: Final = 1.0
+_ACK_WAIT_S: Final = 30.0
+_PUBLISH_S: Final = 5.0
+_RECONNECT_S: Final = 0.25
+_ORIGIN: Final = "Dragoman-Origin"
+_TROUBLE: Final = (nats.errors.Error, OSError, TimeoutError, EOFError)
+
+
+class NatsTransport:
+    """Carries letters by JetStream. ``Mail`` opens and closes it."""
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        *,
+        stream: str = "DRAGOMAN_MAIL",
+        prefix: str = "dragoman.mail",
+        replicas: int = 1,
+        resend_s: float = 30.0,
+        batch: int = 256,
+        monitor: str | None = None,
+        **options: Any,
+    ) -> None:
+        self.most_bytes = _MAX_PAYLOAD - _ROOM
+        self._servers = [servers] if isinstance(servers, str) else list(servers)
+        self._stream = stream
+        self._prefix = prefix
+        self._replicas = replicas
+        self._resend_s = resend_s
+        self._batch = batch
+        self._monitor = monitor
+        self._options = options
+        self._mail: Mail | None = None
+        self._client: Client | None = None
+        self._js: JetStreamContext | None = None
+        self._origin = ""
+        self._connected = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._attended: set[tuple[str, str]] = set()
+
+    # --- opening -----------------------------------------------------------------------------------------------------
+
+    async def open(self, mail: Mail) -> None:
+        """Begin to send. A broker that is not there yet is waited for; letters are taken meanwhile."""
+        self._mail = mail
+        self._origin = await mail.store.mail.origin()
+        await mail.store.mail.hurry()  # whoever sent something before may have died before the receipt
+        self._start(self._stay_connected(), "connect")
+        self._start(self._relay(), "relay")
+
+    async def close(self) -> None:
+        """Stop. What is in the outbox stays there."""
+        tasks, self._tasks = self._tasks, set()
+        while tasks:  # the client may forget that it was cancelled, in asyncio.wait_for of Python 3.11
+            for task in tasks:
+                task.cancel()
+            _, tasks = await asyncio.wait(tasks, timeout=1)
+        client, self._client, self._js = self._client, None, None
+        self._connected.clear()
+        self._attended.clear()
+        if client is not None:
+            with contextlib.suppress(*_TROUBLE):
+                await client.close()
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=f"dragoman-nats-{name}")
+        self._tasks.add(task)
+        task.add_done_callback(_told)
+
+    async def _stay_connected(self) -> None:
+        """Connect, however long it takes, and again whenever the connection is lost."""
+        while True:
+            lost = asyncio.Event()
+            try:
+                client = await self._connection(lost)
+            except _TROUBLE as error:
+                _log.debug("no broker at %s: %s", ", ".join(self._servers), error)
+                await asyncio.sleep(_RECONNECT_S)
+                continue
+            self._client, self._js = client, client.jetstream(timeout=_PUBLISH_S)
+            self.most_bytes = client.max_payload - _ROOM
+            with contextlib.suppress(*_TROUBLE):
+                await client.subscribe(f"{self._prefix}-receipts.{self._origin}", queue="receipts", cb=self._receipt)
+                await self._ensure_stream()
+                self._connected.set()
+                await lost.wait()
+            self._connected.clear()
+            with contextlib.suppress(*_TROUBLE):
+                await client.close()
+
+    async def _connection(self, lost: asyncio.Event) -> Client:
+        """A connection that is not mended when it is lost: the client would leave sockets open behind it."""
+
+        async def trouble(error: Exception) -> None:
+            _log.debug("the broker: %s", error)
+
+        async def closed() -> None:
+            lost.set()
+
+        client = Client()
+        try:
+            await client.connect(
+                servers=self._servers,
+                name="dragoman",
+                error_cb=trouble,
+                closed_cb=closed,
+                disconnected_cb=closed,
+                allow_reconnect=False,
+                reconnect_time_wait=_RECONNECT_S,  # type: ignore[arg-type]  # any time will do
+                connect_timeout=2,
+                **self._options,
+            )
+        except BaseException:
+            with contextlib.suppress(*_TROUBLE):
+                await client.close()
+            raise
+        return client
+
+    async def _ensure_stream(self) -> None:
+        """Make the stream if there is none, and have everything that it had sent again."""
+        assert self._js is not None
+        config = StreamConfig(
+            name=self._stream,
+            subjects=[f"{self._prefix}.>"],
+            retention=RetentionPolicy.WORK_QUEUE,
+            storage=StorageType.FILE,
+            num_replicas=self._replicas,
+        )
+        with contextlib.suppress(*_TROUBLE):
+            try:
+                await self._js.stream_info(self._stream)
+            except nats.js.errors.NotFoundError:
+                with contextlib.suppress(nats.js.errors.BadRequestError):  # somebody else was faster
+                    await self._js.add_stream(config)
+                if self._mail is not None:
+                    await self._mail.store.mail.hurry()
+                    self._mail.waking.wake(OUTBOX)
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    async def _relay(self) -> None:
+        """Publish what is in the outbox, for ever."""
+        assert self._mail is not None
+        with self._mail.waking.wait_for(OUTBOX) as wait:
+            while True:
+                await self._connected.wait()
+                try:
+                    sent = await self._relay_some()
+                except (DragomanError, *_TROUBLE) as error:
+                    _log.warning("letters are kept, and sent later: %s", error)
+                    sent = 0
+                if sent:
+                    wait.found()
+                else:
+                    await wait.pause()
+
+    async def _relay_some(self) -> int:
+        assert self._mail is not None
+        room = self._mail.store.mail
+        due = await room.next_to_send()
+        if due is None or due > self._mail.store.clock():
+            return 0
+        claimed = await room.claim(self._resend_s, self._batch)
+        outcomes = await asyncio.gather(*(self._publish(posted, attempts) for posted, attempts in claimed))
+        sent = [_key(posted) for (posted, _), error in zip(claimed, outcomes, strict=True) if error is None]
+        failed = [_key(posted) for (posted, _), error in zip(claimed, outcomes, strict=True) if error is not None]
+        if sent:
+            await room.published(sent, self._resend_s)
+        if failed:
+            await room.put_off(failed, _RECONNECT_S)
+            await self._ensure_stream()
+        return len(sent)
+
+    async def _publish(self, posted: Posted, attempts: int) -> Exception | None:
+        """Hand a letter to JetStream, and wait until it has it."""
+        assert self._js is not None
+        assert self._mail is not None
+        again = f"#{attempts}" if attempts else ""  # what was lost behind the broker's back must not count as doubled
+        headers = {
+            "Nats-Msg-Id": f"{posted.team_id}/{posted.recipient_id}/{posted.letter_id}{again}",
+            _ORIGIN: self._origin,
+        }
+        try:
+            await self._js.publish(self._subject(posted.recipient_id, posted.team_id), packed(posted), headers=headers)
+        except nats.errors.MaxPayloadError:
+            what = "the broker does not carry a letter of that size"
+            await self._mail.store.mail.give_up_sending(posted, reason="letter_too_large", error=what)
+        except _TROUBLE as error:
+            return error
+        return None
+
+    def _subject(self, recipient_id: str, team_id: str) -> str:
+        return f"{self._prefix}.{team_id.encode().hex() or '_'}.{recipient_id}"
+
+    async def _receipt(self, message: Msg) -> None:
+        """The recipients' side has committed letters of ours."""
+        assert self._mail is not None
+        try:
+            keys = msgspec.json.decode(message.data, type=list[Key])
+            await self._mail.store.mail.receipts(keys)
+        except (msgspec.MsgspecError, DragomanError) as error:  # they are sent again, and there will be another
+            _log.warning("a receipt was not taken: %s", error)
+            return
+        self._mail.waking.wake(OUTBOX)
+
+    # --- receiving ---------------------------------------------------------------------------------------------------
+
+    async def attend(self, recipient_id: str, team_id: str) -> None:
+        """Bring the letters of a recipient to this store, from now on and until this is closed."""
+        if (recipient_id, team_id) not in self._attended:
+            self._attended.add((recipient_id, team_id))
+            self._start(self._pull(recipient_id, team_id), f"pull-{recipient_id}")
+
+    async def _pull(self, recipient_id: str, team_id: str) -> None:
+        while True:
+            await self._connected.wait()
+            try:
+                subscription = await self._consumer(recipient_id, team_id)
+                try:
+                    await self._pull_from(subscription)
+                finally:
+                    with contextlib.suppress(*_TROUBLE):
+                        await subscription.unsubscribe()
+            except _TROUBLE as error:
+                _log.debug("the letters of %s are waited for: %s", recipient_id, error)
+                await asyncio.sleep(_RECONNECT_S)
+
+    async def _consumer(self, recipient_id: str, team_id: str) -> Any:
+        assert self._js is not None
+        subject = self._subject(recipient_id, team_id)
+        name = f"mail-{hashlib.sha256(team_id.encode()).hexdigest()[:16]}-{recipient_id}"
+        config = ConsumerConfig(
+            durable_name=name,
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=_ACK_WAIT_S,
+            filter_subject=subject,
+            max_ack_pending=4 * self._batch,
+        )
+        await self._ensure_stream()
+        await self._js.add_consumer(self._stream, config)
+        return await self._js.pull_subscribe_bind(consumer=name, stream=self._stream)
+
+    async def _pull_from(self, subscription: Any) -> None:
+        """Take letters until something is wrong with the consumer."""
+        quiet = 0
+        while True:
+            try:
+                messages = await subscription.fetch(self._batch, timeout=_FETCH_S)
+            except TimeoutError:
+                quiet += 1
+                if quiet % 3 == 0:  # a broker that was wiped does not say so
+                    await subscription.consumer_info()
+                continue
+            quiet = 0
+            await self._take(messages)
+
+    async def _take(self, messages: Sequence[Msg]) -> None:
+        """Commit what has arrived, then acknowledge it, then send the receipts."""
+        assert self._mail is not None
+        found: list[Posted] = []
+        origins: dict[str, list[Key]] = {}
+        try:
+            for message in messages:
+                posted = await self._read(message)
+                if posted is not None:
+                    found.append(posted)
+                    origins.setdefault((message.headers or {}).get(_ORIGIN, ""), []).append(_key(posted))
+            if found:
+                await self._mail.store.mail.arrive(found)
+        except DragomanError as error:
+            _log.warning("letters were not taken, and come again: %s", error)
+            for message in messages:
+                with contextlib.suppress(*_TROUBLE):
+                    await message.nak(delay=1)
+            return
+        for posted in found:
+            self._mail.waking.wake(f"{posted.team_id}/{posted.recipient_id}")
+        self._mail.waking.wake(OUTBOX)  # the next ones of their tasks
+        await asyncio.gather(*(self._acknowledge(message) for message in messages))
+        await self._send_receipts(origins)
+
+    async def _read(self, message: Msg) -> Posted | None:
+        """The letter of a message; what is none is a dead letter, and is not brought again."""
+        assert self._mail is not None
+        try:
+            posted = unpacked(message.data)
+            letter = read_letter(posted.text)
+            said = (letter.recipient_id, letter.sender_id, letter.task_id, letter.type)
+            if said != (posted.recipient_id, posted.sender_id, posted.task_id, posted.type):
+                raise FormatError("what a transport has brought contradicts itself")
+        except msgspec.MsgspecError:
+            await self._mail.bury(message.data, FormatError("what a transport has brought is no letter"))
+        except InputError as error:
+            await self._mail.bury(message.data, error)
+        else:
+            return posted
+        return None
+
+    async def _acknowledge(self, message: Msg) -> None:
+        with contextlib.suppress(*_TROUBLE):  # it comes again, and the inbox knows it
+            await message.ack_sync(timeout=_PUBLISH_S)
+
+    async def _send_receipts(self, origins: Mapping[str, list[Key]]) -> None:
+        assert self._client is not None
+        for origin, keys in origins.items():
+            if origin and origin != self._origin:
+                with contextlib.suppress(*_TROUBLE):
+                    await self._client.publish(f"{self._prefix}-receipts.{origin}", msgspec.json.encode(keys))
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    async def health(self) -> Mapping[str, Any]:
+        """Whether the broker is there, and how safe what it has is. The outbox keeps every letter in any case."""
+        return {
+            "broker": "connected" if self._client is not None and self._client.is_connected else "not connected",
+            "delivery_durability": await self._durability(),
+            "kept_until_receipt": True,
+        }
+
+    async def _durability(self) -> str:
+        """What a power cut takes from the broker, in words; its monitoring port says so."""
+        if self._monitor is None:
+            return "unknown"
+        import aiohttp  # noqa: PLC0415  only who asks pays for it
+
+        try:
+            timeout = aiohttp.ClientTimeout(total=2)
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.get(f"{self._monitor}/varz") as answer,
+            ):
+                told = await answer.json(content_type=None)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            return "unknown"
+        config = (told.get("jetstream") or {}).get("config") or {}
+        if config.get("sync_always"):
+            return "power-safe"
+        return "replicated-unsynced" if self._replicas > 1 else "process-crash-safe"
+
+
+def _told(task: asyncio.Task[None]) -> None:
+    """What ends is to be known: nothing here ends by itself."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("%s has ended: %r", task.get_name(), error)
+
+
+def _key(posted: Posted) -> Key:
+    return posted.recipient_id, posted.team_id, posted.letter_id

@@ -1,0 +1,226 @@
+"""Letters between stores, by NATS JetStream: nothing is lost, whatever becomes of the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.errors import LetterError
+from dragoman.mail import Mail, Sealing
+from dragoman.mail.nats import NatsTransport
+from dragoman.store import open_store
+from tests.mail.brokers import Broker, running
+from tests.mail.conftest import failure, request, result
+from tests.mail.test_sealing import KEY, found_in
+
+KEYS = f"a:{KEY}"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    made = Broker(tmp_path / "broker")
+    with running(made):
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def opened(folder: Path, name: str, broker: Broker, **options: object) -> AsyncIterator[Mail]:
+    """The mail of a store of its own."""
+    transport = NatsTransport(broker.url, resend_s=1.0, **options)  # type: ignore[arg-type]
+    async with (
+        open_store(f"sqlite:///{folder / f'{name}.db'}") as store,
+        Mail(store, transport=transport, sealing=Sealing.from_text(KEYS)) as mail,
+    ):
+        yield mail
+
+
+async def received(mail: Mail, recipient: str, count: int, within_s: float = 30) -> list[str]:
+    """The ids of letters, acknowledged as they come."""
+    seen: list[str] = []
+    async with asyncio.timeout(within_s), mail.mailbox(recipient, at_once=50) as mailbox:
+        async for delivery in mailbox:
+            await delivery.ack()
+            seen.append(delivery.letter_id)
+            if len(seen) == count:
+                break
+    return seen
+
+
+async def emptied(mail: Mail, within_s: float = 30) -> None:
+    """Wait until every letter has its receipt."""
+    async with asyncio.timeout(within_s):
+        while any(one.away for one in await mail.counts()):
+            await asyncio.sleep(0.02)
+
+
+async def test_letters_go_from_one_store_to_another_and_receipts_come_back(tmp_path: Path, broker: Broker) -> None:
+    async with opened(tmp_path, "one", broker) as here, opened(tmp_path, "two", broker) as there:
+        await there.receive("ARCH")  # from now on it is attended to there
+        for number in range(20):
+            assert (await here.send(result(f"T{number}", message_id=f"L{number}"))).state == "away"
+        assert sorted(await received(there, "ARCH", 20)) == sorted(f"L{number}" for number in range(20))
+        await emptied(here)
+        assert (await here.send(result("T1", message_id="L1"))).is_new is False
+        assert await there.receive("ARCH") == []
+
+
+async def test_two_processes_on_one_store_need_no_receipt_but_the_inbox(tmp_path: Path, broker: Broker) -> None:
+    async with opened(tmp_path, "one", broker) as here, opened(tmp_path, "one", broker) as there:
+        for number in range(20):
+            await here.send(result(f"T{number}", message_id=f"L{number}"))
+        assert len(await received(there, "ARCH", 20)) == 20
+        await emptied(here)
+
+
+async def test_letters_of_one_task_keep_their_order_on_the_way(tmp_path: Path, broker: Broker) -> None:
+    async with opened(tmp_path, "one", broker) as here, opened(tmp_path, "two", broker) as there:
+        for number in range(15):
+            await here.send(result("T", message_id=f"L{number}"))
+        assert await received(there, "ARCH", 15) == [f"L{number}" for number in range(15)]
+
+
+async def test_letters_are_taken_while_there_is_no_broker(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "broker")
+    async with opened(tmp_path, "one", broker) as here, opened(tmp_path, "two", broker) as there:
+        for number in range(5):
+            await here.send(result(f"T{number}"))
+        assert (await here.health())["broker"] == "not connected"
+        with running(broker):
+            assert len(await received(there, "ARCH", 5)) == 5
+            assert (await here.health())["broker"] == "connected"
+
+
+async def test_a_letter_that_needs_tasks_is_not_sent_before_they_succeeded(tmp_path: Path, broker: Broker) -> None:
+    async with opened(tmp_path, "one", broker) as here, opened(tmp_path, "two", broker) as there:
+        await here.send(failure("B", to="CC", depends_on=["A"]))
+        await here.send(failure("C", to="CC"))
+        assert len(await received(there, "CC", 1)) == 1
+        await here.send(result("A"))
+        assert len(await received(there, "CC", 1)) == 1
+
+
+async def test_a_broker_that_loses_everything_loses_nothing(tmp_path: Path, broker: Broker) -> None:
+    async with opened(tmp_path, "one", broker) as here:
+        for number in range(50):
+            await here.send(result(f"T{number}", message_id=f"L{number}"))
+        async with asyncio.timeout(20):
+            while not broker.data.exists() or (await here.store.mail.next_to_send()) is None:
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.5)
+        broker.kill()
+        broker.wipe()
+        broker.start()
+        async with opened(tmp_path, "two", broker) as there:
+            assert sorted(await received(there, "ARCH", 50)) == sorted(f"L{number}" for number in range(50))
+            await emptied(here)
+            assert await there.receive("ARCH") == []
+
+
+async def test_a_receipt_that_was_lost_is_sent_again(tmp_path: Path, broker: Broker) -> None:
+    async with opened(tmp_path, "two", broker) as there:
+        async with opened(tmp_path, "one", broker) as here:
+            await here.send(result("T", message_id="L"))
+            async with asyncio.timeout(20):
+                while not await there.receive("ARCH", limit=1, lease_s=0.01):
+                    await asyncio.sleep(0.05)
+                await emptied(here)
+            origin = await here.store.mail.origin()
+            posted = await here.store.mail.get("ARCH", "L")
+            assert posted is not None
+            await here.store._write(_again(origin))
+        async with opened(tmp_path, "one", broker) as here:
+            await emptied(here)
+        assert [one.posted.letter_id for one in await there.letters()] == ["L"]
+
+
+def _again(_: str):  # type: ignore[no-untyped-def]
+    """Put a letter into the outbox as if its receipt had never come."""
+    yield (
+        "INSERT INTO outbox (recipient_id, team_id, letter_id, number, task_id, state, available_at, attempts,"
+        " published_at) VALUES ('ARCH', '', 'L', 9, 'T', 'ready', 0, 1, 0)",
+        (),
+    )
+
+
+async def test_what_is_too_large_for_the_broker_is_refused_and_kept(tmp_path: Path, broker: Broker) -> None:
+    async with opened(tmp_path, "one", broker) as here:
+        await received_nothing(here)
+        with pytest.raises(LetterError) as caught:
+            await here.send(result(output="x" * (1024 * 1024 + 1), message_id="L"))
+        assert caught.value.code == "letter_too_large"
+        (dead,) = await here.dead_letters()
+        assert (dead.letter_id, dead.reason) == ("L", "letter_too_large")
+        assert [one.away for one in await here.counts()] == [0]
+        assert (await here.send(result(output="x" * 900_000, message_id="M"))).is_new
+
+
+async def received_nothing(mail: Mail) -> None:
+    assert await mail.receive("NOBODY") == []
+
+
+async def test_what_is_no_letter_on_the_broker_is_a_dead_letter_and_does_not_come_again(
+    tmp_path: Path, broker: Broker
+) -> None:
+    import nats
+
+    async with opened(tmp_path, "one", broker) as here:
+        await here.send(result("T", message_id="L"))
+        client = await nats.connect(broker.url)
+        try:
+            async with asyncio.timeout(20):
+                while True:
+                    with contextlib.suppress(Exception):
+                        await client.jetstream().publish("dragoman.mail._.ARCH", b'{"nonsense":1}')
+                        break
+                    await asyncio.sleep(0.05)
+        finally:
+            await client.close()
+        assert await received(here, "ARCH", 1) == ["L"]
+        async with asyncio.timeout(20):
+            while not await here.dead_letters():
+                await asyncio.sleep(0.05)
+        assert [dead.reason for dead in await here.dead_letters()] == ["invalid_message"]
+
+
+async def test_a_secret_is_in_no_file_of_the_broker(tmp_path: Path, broker: Broker) -> None:
+    async with opened(tmp_path, "one", broker) as here, opened(tmp_path, "two", broker) as there:
+        await there.send(request(message_id="ASK"))
+        async with asyncio.timeout(20):
+            while not (asked := await here.receive("HUMAN")):
+                await asyncio.sleep(0.02)
+        await here.answer(asked[0], {"api_key": "correct horse battery staple", "preference": "a"})
+        async with asyncio.timeout(20):
+            while not (answered := await there.receive("CA")):
+                await asyncio.sleep(0.02)
+        assert (await answered[0].opened()).payload.result.inputs["api_key"] == "correct horse battery staple"
+        assert found_in(tmp_path, b"correct horse battery staple") == []
+    broker.kill()
+    assert found_in(tmp_path, b"correct horse battery staple") == []
+
+
+@pytest.mark.parametrize(("sync", "said"), [("always", "power-safe"), ('"2m"', "process-crash-safe")])
+async def test_health_says_how_safe_a_letter_is_on_the_way(tmp_path: Path, sync: str, said: str) -> None:
+    broker = Broker(tmp_path / "broker", sync=sync)
+    with running(broker):
+        async with opened(tmp_path, "one", broker, monitor=broker.monitor) as mail:
+            told = await mail.health()
+    assert (told["delivery_durability"], told["kept_until_receipt"]) == (said, True)
+
+
+async def test_bits_that_flip_on_the_broker_lose_nothing(tmp_path: Path, broker: Broker, chance: random.Random) -> None:
+    async with opened(tmp_path, "one", broker) as here:
+        for number in range(60):
+            await here.send(result(f"T{number}", message_id=f"L{number}"))
+        await asyncio.sleep(0.7)
+        broker.kill()
+        assert broker.flip(chance)
+        broker.start()
+        async with opened(tmp_path, "two", broker) as there:
+            assert sorted(set(await received(there, "ARCH", 60))) == sorted(f"L{number}" for number in range(60))
+            await emptied(here)
+            assert await there.receive("ARCH") == []
