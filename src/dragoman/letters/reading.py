@@ -135,17 +135,25 @@ def refusal(problems: list[Problem]) -> LetterError:
 
 def _refuse_score_that_is_no_number(data: bytes) -> None:
     """``NaN`` is not JSON; a score of NaN is said to be what it is, a result that does not fit together."""
-    if b"NaN" not in data and b"Infinity" not in data:
-        return
     try:
-        plain = json.loads(data)
-        score = plain["payload"]["score"]
-    except (ValueError, RecursionError, LookupError, TypeError):
+        score = _read_with_nan(data)["payload"]["score"]
+    except (LookupError, TypeError):
         return
     if isinstance(score, float) and not math.isfinite(score):
         raise refusal(
             [Problem("$.payload.score", "expected a number from 0 to 1, got none", code="inconsistent_result")]
         )
+
+
+def _read_with_nan(data: bytes | str) -> Any:
+    """What a text says that would be JSON if NaN and the infinities were; nothing of any other."""
+    given = data if isinstance(data, bytes) else data.encode("utf-8", "replace")
+    if b"NaN" not in given and b"Infinity" not in given:
+        return None
+    try:
+        return json.loads(given)
+    except (ValueError, RecursionError):
+        return None
 
 
 class _Reading:
@@ -349,7 +357,7 @@ def hints_from(data: bytes | str) -> Hints:
     try:
         plain = read_json(data)
     except JsonError:
-        return Hints()
+        plain = _read_with_nan(data)
     if not isinstance(plain, dict):
         return Hints()
     context = plain.get("context")

@@ -12,13 +12,13 @@ that routing learns from it. The one rule: a letter is one evaluation, however o
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeGuard
 
 import msgspec
 from msgspec import UNSET, Meta
 
-from dragoman.errors import InputError, LetterError, UnknownSessionError
-from dragoman.letters import TaskResultLetter, letter_id
+from dragoman.errors import FormatError, InputError, LetterError, UnknownSessionError
+from dragoman.letters import Letter, TaskResultLetter, letter_id
 from dragoman.letters.scores import WINDOW, Summary, Trend, grouped, rolling, summary_of, trend_of
 
 if TYPE_CHECKING:
@@ -97,6 +97,31 @@ async def record_result(
         duration_ms=taken if said.duration_sec is UNSET else said.duration_sec * 1000,
         notes=None if said.notes is UNSET else said.notes,
     )
+
+
+def says_how_it_went(letter: Letter) -> TypeGuard[TaskResultLetter]:
+    """Whether a letter has something to be kept as an evaluation: a score, or whether it was a success."""
+    if not isinstance(letter, TaskResultLetter) or letter.is_answer:
+        return False
+    return letter.payload.score is not UNSET or letter.payload.success is not UNSET
+
+
+async def note_result(store: Store, letter: TaskResultLetter, *, team_id: str, user_id: str | None) -> Evaluation:
+    """Keep what a letter that is sent says about its task. Its session counts only if it is its sender's own."""
+    session = None
+    if letter.session_id is not None:
+        with contextlib.suppress(UnknownSessionError, FormatError):
+            session = await store.get_session(letter.session_id)
+    if session is not None and not _is_of(session, team_id, user_id):
+        session = None
+    return await record_result(store, letter, team_id=team_id, session=session)
+
+
+def _is_of(session: Session, team_id: str, user_id: str | None) -> bool:
+    """Whether a session is of whoever sends; a program that names nobody is trusted with what it names."""
+    if not team_id:
+        return user_id is None or session.user_id in (None, user_id)
+    return session.user_id == user_id and (session.team_id or f"user:{user_id}") == team_id
 
 
 async def record_judgement(

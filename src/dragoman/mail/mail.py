@@ -204,22 +204,23 @@ class Mail:
             raise LetterError(
                 (f"sender_id: it is {checked.sender_id!r}, and it was sent by {sender!r}",), code="sender_mismatch"
             )
-        posted = posted_of(
-            checked,
-            self.sealing,
-            ids=await self._asked_for(checked),
-            team_id=self.team_id,
-            user_id=self.user_id,
-            session_id=session_id,
-            message_id=message_id,
-            turn_id=turn_id,
-        )
-        await self._refuse_if_too_large(posted)
+        posted = await self._ready(checked, session_id=session_id, message_id=message_id, turn_id=turn_id)
         receipt = await self.store.mail.post(posted, away=self.is_away)
         self.woken(posted)
         if says_how_it_went(checked):
             await note_result(self.store, checked, team_id=self.team_id, user_id=self.user_id)
         return receipt
+
+    async def sending(self, letter: Letter | Mapping[str, Any], **links: str | None) -> Operation[Receipt]:
+        """A letter that is sent when another one is done: ``await delivery.ack(await mail.sending(reply))``."""
+        return self.store.mail.posting(await self._ready(_checked(letter), **links), away=self.is_away)
+
+    async def _ready(self, letter: Letter, **links: str | None) -> Posted:
+        """What is kept of a letter, if it may be sent."""
+        ids = await self._asked_for(letter)
+        posted = posted_of(letter, self.sealing, ids=ids, team_id=self.team_id, user_id=self.user_id, **links)
+        await self._refuse_if_too_large(posted)
+        return posted
 
     async def take(self, data: bytes, *, sender: str | None = None) -> Receipt | DeadLetter:
         """Take bytes that should be a letter. What is none is kept as a dead letter, and its sender is told."""
@@ -345,6 +346,8 @@ class Mail:
         is_first, result = await self.store.mail.settle(delivery.handed, begin)
         delivery.is_ended = True
         self.waking.wake(_box(delivery.handed.posted.recipient_id, self.team_id))  # the next one of its task
+        if effect is not None:
+            self.waking.wake(OUTBOX)  # the effect may have been a letter
         return Acked(is_first, result)
 
     async def nack(

@@ -31,6 +31,7 @@ from dragoman.letters.kept import (
 from dragoman.store import arrivals, inbox, letters
 from dragoman.store.inbox import Effect
 from dragoman.store.letters import Key, key_of
+from dragoman.store.operation import Operation
 from dragoman.store.rows import micros, time_from
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ class MailRoom:
     async def post(self, posted: Posted, *, away: bool = False) -> Receipt:
         """Take a letter. The same again changes nothing; another of the same id is a ``ConflictError``."""
         return await self._store._write(inbox.post(posted, self._store.clock(), away=away))
+
+    def posting(self, posted: Posted, *, away: bool = False) -> Operation[Receipt]:
+        """The same as an operation, to be the effect of another letter."""
+        return inbox.post(posted, self._store.clock(), away=away)
 
     async def arrive(self, posted: Sequence[Posted]) -> list[Receipt]:
         """Take letters that a transport has brought, all in one transaction."""

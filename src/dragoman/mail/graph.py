@@ -1,0 +1,105 @@
+"""Everything behind a letter, in one answer: the conversation, its messages, tool calls, spend, evaluations, and the
+other letters of its task.
+
+    graph = await letter_graph(mail, "ARCH", letter_id)
+
+The one rule: the conversation is there only if ``may_see`` says so; the letter itself is of the mail that was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from dragoman.errors import UnknownLetterError, UnknownSessionError
+
+if TYPE_CHECKING:
+    from dragoman.mail.mail import Mail
+    from dragoman.store import Evaluation, Row, Session, ToolCall
+    from dragoman.store.mail import Standing
+
+_MESSAGES: Final = 50  # of a session whose turn is not known
+_LETTERS: Final = 200
+
+
+class Spend(msgspec.Struct, frozen=True, kw_only=True):
+    """What was consumed, and what it cost."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: Decimal = Decimal(0)
+
+
+class LetterGraph(msgspec.Struct, frozen=True, kw_only=True):
+    """A letter, and everything behind it."""
+
+    letter: Any  # a store's Standing
+    session: Any = None  # a store's Session
+    messages: Sequence[Any] = ()  # a store's rows
+    tool_calls: Sequence[Any] = ()
+    spend: Spend | None = None
+    evaluations: Sequence[Any] = ()
+    thread: Sequence[Any] = ()  # the letters of its task, this one among them
+
+
+async def letter_graph(
+    mail: Mail, recipient: str, letter_id: str, may_see: Callable[[Session], bool] = lambda _: True
+) -> LetterGraph:
+    """A letter, and everything behind it; ``UnknownLetterError`` if there is none."""
+    found = await mail.letters(recipient_id=recipient, letter_id=letter_id, limit=1)
+    if not found:
+        raise UnknownLetterError("there is no such letter", where=f"letter {letter_id} to {recipient}")
+    standing: Standing = found[0]
+    task_id = standing.posted.task_id
+    evaluations: list[Evaluation] = await mail.store.evaluations(task_id=task_id, team_id=mail.team_id)
+    thread = await mail.thread(task_id, _LETTERS)
+    session = await _session_of(mail, standing.posted.session_id, may_see)
+    if session is None:
+        return LetterGraph(letter=standing, evaluations=evaluations, thread=thread)
+    rows = await _rows_of(mail, session, standing.posted.turn_id)
+    made = {row.message.id for row in rows}
+    calls: list[ToolCall] = [call for call in await mail.store.tool_calls(session.id) if call.message_id in made]
+    return LetterGraph(
+        letter=standing,
+        session=session,
+        messages=rows,
+        tool_calls=calls,
+        spend=_spend(rows),
+        evaluations=evaluations,
+        thread=thread,
+    )
+
+
+async def _session_of(mail: Mail, session_id: str | None, may_see: Callable[[Session], bool]) -> Session | None:
+    if session_id is None:
+        return None
+    try:
+        session = await mail.store.get_session(session_id)
+    except UnknownSessionError:  # its sender says so, or it was deleted
+        return None
+    return session if may_see(session) else None
+
+
+async def _rows_of(mail: Mail, session: Session, turn_id: str | None) -> list[Row]:
+    """The messages of a turn, or the newest ones where that is not known."""
+    if turn_id is not None:
+        rows = [row async for row in mail.store.history(session.id) if row.message.metadata.run_id == turn_id]
+        if rows:
+            return rows
+    return await mail.store.tail(session.id, _MESSAGES)
+
+
+def _spend(rows: Sequence[Row]) -> Spend:
+    used = [row.message.metadata.usage for row in rows if row.message.metadata.usage is not None]
+    return Spend(
+        calls=len(used),
+        input_tokens=sum(
+            usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens for usage in used
+        ),
+        output_tokens=sum(usage.output_tokens for usage in used),
+        cost_usd=sum((usage.cost_usd for usage in used), Decimal(0)),
+    )

@@ -1,0 +1,8 @@
+"""Mail over HTTP, under ``/api/v1/mail``: sending, inboxes with leases, streams of what arrives, dead letters, graphs.
+
+The one rule: every route asks ``mail_of(request)``, which knows the caller's team and no other.
+"""
+
+from dragoman.server.mail import inboxes, looking, sending, streaming
+
+ENDPOINTS = (*sending.ENDPOINTS, *inboxes.ENDPOINTS, *streaming.ENDPOINTS, *looking.ENDPOINTS)

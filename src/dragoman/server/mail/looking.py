@@ -1,0 +1,194 @@
+"""What became of letters: a task's thread, one letter with everything behind it, dead letters, and sending them again.
+
+The one rule: a key that speaks as certain agents sees letters from them and to them, and no others.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dragoman.errors import UnknownLetterError
+from dragoman.mail.graph import Spend, letter_graph
+from dragoman.server.answers import answer
+from dragoman.server.asking import text_param, whole_number
+from dragoman.server.endpoint import Endpoint, Query
+from dragoman.server.evaluation import EvaluationTold, told
+from dragoman.server.history import shown
+from dragoman.server.mail.sending import Sent
+from dragoman.server.mail.values import DeadTold, Letters, LetterTold, dead_told, letter_told
+from dragoman.server.mailroom import SCOPE, agents_of, mail_of
+from dragoman.server.principal import principal_of
+from dragoman.server.refusing import not_found
+from dragoman.server.rows import HistoryRow
+from dragoman.server.state import doors_of
+from dragoman.store.values import ToolCallStatus
+
+_MOST: Final = 500
+
+
+class DeadLetters(msgspec.Struct, frozen=True):
+    """What nobody will get unless it is sent again, the newest first."""
+
+    dead_letters: list[DeadTold]
+
+
+class SessionBehind(msgspec.Struct, frozen=True, kw_only=True):
+    """The conversation behind a letter."""
+
+    id: str
+    title: str | None
+    model: str | None
+    updated_at: datetime
+
+
+class CallTold(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a tool."""
+
+    id: str
+    name: str
+    status: ToolCallStatus
+    message_id: str
+    created_at: datetime
+    completed_at: datetime | None
+
+
+class Graph(msgspec.Struct, frozen=True, kw_only=True):
+    """A letter, and everything behind it."""
+
+    letter: LetterTold
+    session: SessionBehind | None  # none if there is none, or it is not the caller's
+    messages: list[HistoryRow]
+    tool_calls: list[CallTold]
+    spend: Spend | None
+    evaluations: list[EvaluationTold]
+    thread: list[LetterTold]  # the letters of its task
+
+
+async def thread(request: Request) -> Response:
+    """The letters of a task."""
+    limit = whole_number(request, "limit", default=200, most=_MOST)
+    found = await mail_of(request).thread(request.path_params["task_id"], limit)
+    seen = [letter_told(one) for one in found if _sees(request, one.posted.sender_id, one.posted.recipient_id)]
+    if not seen:
+        raise not_found()
+    return answer(Letters(letters=seen))
+
+
+async def graph(request: Request) -> Response:
+    """A letter and everything behind it."""
+    recipient, letter_id = request.path_params["recipient"], request.path_params["letter_id"]
+    try:
+        found = await letter_graph(mail_of(request), recipient, letter_id, principal_of(request).owns)
+    except UnknownLetterError:
+        raise not_found() from None
+    posted = found.letter.posted
+    if not _sees(request, posted.sender_id, posted.recipient_id):
+        raise not_found()
+    session = found.session
+    return answer(
+        Graph(
+            letter=letter_told(found.letter),
+            session=None if session is None else _session(session),
+            messages=[] if session is None else await shown(doors_of(request).store, session, list(found.messages)),
+            tool_calls=[_call(call) for call in found.tool_calls],
+            spend=found.spend,
+            evaluations=[told(one) for one in found.evaluations],
+            thread=[
+                letter_told(one)
+                for one in found.thread
+                if _sees(request, one.posted.sender_id, one.posted.recipient_id)
+            ],
+        )
+    )
+
+
+async def dead_letters(request: Request) -> Response:
+    """What nobody will get unless it is sent again."""
+    wanted = {"recipient_id": text_param(request, "recipient", None)}
+    found = await mail_of(request).dead_letters(
+        limit=whole_number(request, "limit", default=100, most=_MOST),
+        **{name: value for name, value in wanted.items() if value is not None},
+    )
+    seen = [dead_told(one) for one in found if _sees(request, one.sender_id or "", one.recipient_id)]
+    return answer(DeadLetters(seen))
+
+
+async def resend(request: Request) -> Response:
+    """Send a dead letter again."""
+    mail = mail_of(request)
+    dead_id = request.path_params["dead_id"]
+    found = await mail.dead_letters(dead_id=dead_id, resent_too=True)
+    if not found or not _sees(request, found[0].sender_id or "", found[0].recipient_id):
+        raise not_found()
+    receipt = await mail.resend(dead_id)
+    return answer(
+        Sent(
+            letter_id=receipt.letter_id,
+            recipient_id=receipt.recipient_id,
+            is_new=receipt.is_new,
+            state=receipt.state,
+        )
+    )
+
+
+def _sees(request: Request, *agents: str) -> bool:
+    own = agents_of(principal_of(request))
+    return not own or not own.isdisjoint(agents)
+
+
+def _session(session: Any) -> SessionBehind:
+    return SessionBehind(id=session.id, title=session.title, model=session.active_model, updated_at=session.updated_at)
+
+
+def _call(call: Any) -> CallTold:
+    return CallTold(**{name: getattr(call, name) for name in CallTold.__struct_fields__})
+
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        "/api/v1/mail/tasks/{task_id}",
+        thread,
+        name="task_letters",
+        summary="The letters of a task, in the order in which they were taken",
+        query=(Query("limit", {"type": "integer", "minimum": 1}, "how many letters at most"),),
+        answers={200: Letters},
+        scope=SCOPE,
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/mail/letters/{recipient}/{letter_id}",
+        graph,
+        name="letter_graph",
+        summary="A letter, and the conversation, messages, tool calls, spend and evaluations behind it",
+        answers={200: Graph},
+        scope=SCOPE,
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/mail/dead",
+        dead_letters,
+        name="dead_letters",
+        summary="What nobody will get unless it is sent again",
+        query=(
+            Query("recipient", {"type": "string"}, "of one recipient only"),
+            Query("limit", {"type": "integer", "minimum": 1}, "how many at most"),
+        ),
+        answers={200: DeadLetters},
+        scope=SCOPE,
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/mail/dead/{dead_id}/resend",
+        resend,
+        name="resend_letter",
+        summary="Send a dead letter again",
+        answers={200: Sent},
+        scope=SCOPE,
+    ),
+)

@@ -1,0 +1,91 @@
+"""``GET /api/v1/mail/inbox/{recipient}/stream``: what arrives in a mailbox, as server-sent events.
+
+Each event is a letter, its id the place in the mailbox; whoever comes back with ``Last-Event-ID`` misses none. To look
+at a letter is not to take it: that is ``receive``. The one rule: a stream does not outlive the right to see it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from dragoman.server.asking import text_param
+from dragoman.server.endpoint import Endpoint, EventStream, Query
+from dragoman.server.mail.values import letter_told
+from dragoman.server.mailroom import SCOPE, mail_of, refuse_mailbox_of
+from dragoman.server.principal import authenticated
+from dragoman.server.refusing import Refusal
+from dragoman.server.runs.framing import KEEP_ALIVE
+from dragoman.server.state import doors_of
+
+_PAGE: Final = 100
+_QUIET_S: Final = 15.0
+_NUMBER: Final = re.compile(r"[0-9]{1,15}")
+_HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
+_LINE_ENDS: Final = {ord("\u2028"): "\\u2028", ord("\u2029"): "\\u2029", ord("\u0085"): "\\u0085"}
+
+
+async def stream(request: Request) -> Response:
+    """What arrives in a mailbox from now on, or from a place on."""
+    recipient: str = request.path_params["recipient"]
+    if "\0" in recipient:
+        raise Refusal(422, "invalid_character", "recipient holds a NUL.")
+    refuse_mailbox_of(request, recipient)
+    mail = mail_of(request)
+    said = request.headers.get("last-event-id") or text_param(request, "last_event_id", None)
+    if said is not None and said != "" and not _NUMBER.fullmatch(said):
+        raise Refusal(422, "invalid_last_event_id", "Last-Event-ID is not the id of an event of this mailbox.")
+    after = int(said) if said else await mail.store.mail.last_number(recipient, mail.team_id)
+    return StreamingResponse(_frames(request, recipient, after), media_type="text/event-stream", headers=_HEADERS)
+
+
+async def _frames(request: Request, recipient: str, after: int) -> AsyncIterator[bytes]:
+    mail = mail_of(request)
+    loop = asyncio.get_running_loop()
+    quiet_since = loop.time()
+    yield f"id: {after}\nretry: 2000\n\n".encode()  # so that who is cut off before the first letter knows its place
+    with mail.waking.wait_for(f"{mail.team_id}/{recipient}") as wait:
+        while not doors_of(request).runs.is_stopping:
+            found = await mail.store.mail.arrivals(recipient, mail.team_id, after, _PAGE)
+            for number, standing in found:
+                text = msgspec.json.encode(letter_told(standing)).decode().translate(_LINE_ENDS)
+                yield f"id: {number}\nevent: letter\ndata: {text}\n\n".encode()
+                after = number
+            if found:
+                wait.found()
+                quiet_since = loop.time()
+                continue
+            await wait.pause()
+            if loop.time() - quiet_since >= _QUIET_S:
+                quiet_since = loop.time()
+                if not await _is_still_let_in(request):
+                    return
+                yield KEEP_ALIVE
+
+
+async def _is_still_let_in(request: Request) -> bool:
+    try:
+        return SCOPE in (await authenticated(request)).scopes
+    except Refusal:
+        return False
+
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        "/api/v1/mail/inbox/{recipient}/stream",
+        stream,
+        name="stream_mailbox",
+        summary="What arrives in a mailbox, as it arrives",
+        description="With Last-Event-ID everything behind that place, else what arrives from now on.",
+        query=(Query("last_event_id", {"type": "string"}, "in place of the header, for those who cannot set one"),),
+        answers={200: EventStream},
+        scope=SCOPE,
+    ),
+)

@@ -1,0 +1,36 @@
+"""What has arrived in a mailbox, by its place there. Places grow in the order in which letters were taken, so whoever
+knows the last one that they have seen misses none. The one rule: looking changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from dragoman.store.letters import LETTER
+from dragoman.store.operation import Rows, Statement, operation
+
+_COLUMNS = ", ".join(f"l.{name.strip()}" for name in LETTER.split(","))
+_FOUND = (
+    f"SELECT {_COLUMNS}, i.state, i.attempts, i.ended_at, i.number FROM inbox AS i JOIN letters AS l"
+    " ON l.recipient_id = i.recipient_id AND l.team_id = i.team_id AND l.letter_id = i.letter_id"
+    " WHERE i.recipient_id = ? AND i.team_id = ?"
+)
+
+
+@operation
+def behind(recipient_id: str, team_id: str, after: int, limit: int) -> Generator[Statement, Rows, Rows]:
+    """What has arrived behind a place, in order."""
+    return (yield f"{_FOUND} AND i.number > ? ORDER BY i.number LIMIT ?", (recipient_id, team_id, after, limit))
+
+
+@operation
+def newest(recipient_id: str, team_id: str, limit: int) -> Generator[Statement, Rows, Rows]:
+    """What has arrived last, the newest first."""
+    return (yield f"{_FOUND} ORDER BY i.number DESC LIMIT ?", (recipient_id, team_id, limit))
+
+
+@operation
+def last_number(recipient_id: str, team_id: str) -> Generator[Statement, Rows, int]:
+    """The place of what has arrived last; 0 if there is nothing."""
+    rows = yield "SELECT last_number FROM mailboxes WHERE recipient_id = ? AND team_id = ?", (recipient_id, team_id)
+    return int(rows[0][0]) if rows else 0
