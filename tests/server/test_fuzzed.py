@@ -77,6 +77,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_nothing_that_is_sent_makes_the_server_fail(address: str) -> None:
     schema = schemathesis.openapi.from_url(f"{address}/api/v1/openapi.json")
     operations = [found.ok() for found in schema.get_all_operations()]
+    operations = [one for one in operations if not one.path.endswith("/stream")]  # which has no end
     statuses: Counter[int] = Counter()
     for number in itertools.count(1):  # what takes no parameters has one request only, so the others get more
         for operation, mode in itertools.product(operations, (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)):
@@ -92,7 +93,7 @@ def test_nothing_that_is_sent_makes_the_server_fail(address: str) -> None:
 def _send(address: str, operation: Any, mode: GenerationMode, number: int, statuses: Counter[int]) -> None:
     @seed(number)
     @settings(
-        max_examples=8,
+        max_examples=4,
         deadline=None,
         database=None,
         phases=[Phase.generate],
@@ -101,8 +102,11 @@ def _send(address: str, operation: Any, mode: GenerationMode, number: int, statu
     @given(case=operation.as_strategy(generation_mode=mode), is_known=st.booleans())
     def send(case: Any, is_known: bool) -> None:
         for place in (case.path_parameters, case.query):
-            if is_known and case.method != "DELETE" and place and "threadId" in place:
-                place["threadId"] = THREAD
+            for name in ("threadId", "id"):
+                if is_known and case.method != "DELETE" and place and name in place:
+                    place[name] = THREAD
+        if isinstance(case.body, dict) and isinstance(case.body.get("wait_s"), float | int):
+            case.body["wait_s"] = 0  # to wait is not to fail
         response = case.call(base_url=address, timeout=30)
         statuses[response.status_code] += 1
         case.validate_response(response, checks=CHECKS)

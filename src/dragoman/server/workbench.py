@@ -504,7 +504,13 @@ ENDPOINTS = (
         name="export_thread",
         summary="A thread as a file",
         scope="chat",
-        answers={200: tuple(Media(one, {"type": "string"}) for one in ("text/markdown", "text/html"))},
+        answers={
+            200: (
+                Media("text/markdown", {"type": "string"}),
+                Media("text/html", {"type": "string"}),
+                {"type": "object"},
+            )
+        },
         query=(Query("format", {"type": "string", "enum": list(_ENDINGS)}, "json unless it is given"),),
     ),
 )
