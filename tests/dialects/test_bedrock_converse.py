@@ -35,8 +35,9 @@ from dragoman.message import (
     TokenUsage,
     ToolUseBlock,
 )
+from tests.conftest import IS_LONG
 from tests.dialects.test_grid import CALLS, REQUEST, message
-from tests.dialects.test_sdk import read_stream, records
+from tests.dialects.test_sdk import read_stream, some_records
 
 OWN = {"dialect": dialect.NAME, "own": True}
 CALL = {"toolUseId": "tooluse_1", "name": "delete", "input": {"target": "all"}}
@@ -97,7 +98,7 @@ def is_written_at_once(event: StreamEvent, own_reasoning: set[int]) -> bool:
 def test_a_recorded_stream_of_any_dialect_is_written_event_by_event_and_says_the_same() -> None:
     count: Counter[str] = Counter()
     other = []
-    for source, record in records(*dialects.names()):
+    for source, record in some_records(*dialects.names()):
         if not record.get("stream") or record["status"] not in (200, None):
             continue
         count[source] += 1
@@ -121,7 +122,7 @@ def test_a_recorded_stream_of_any_dialect_is_written_event_by_event_and_says_the
     assert other == []
     assert count.pop("nothing", 0) < count.total() / 50
     assert set(count) == set(dialects.names())
-    assert count.total() > 1_700
+    assert count.total() > (1_700 if IS_LONG else 400)
 
 
 def test_one_block_follows_the_other_also_where_calls_end_together() -> None:

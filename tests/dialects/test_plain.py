@@ -17,7 +17,7 @@ from dragoman.dialects.openai_chat import plain as chat_plain
 from dragoman.dialects.openai_chat import request as chat_request
 from dragoman.dialects.parts.conversation import Conversation
 from dragoman.errors import DragomanError
-from tests.conftest import CORPUS
+from tests.conftest import CORPUS, is_looked_at
 
 
 def recorded(dialect: str, part: str) -> Iterator[dict[str, Any]]:
@@ -26,7 +26,7 @@ def recorded(dialect: str, part: str) -> Iterator[dict[str, Any]]:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
     for file in files:
         for record in records_of(file):
-            if record["dialect"] == dialect and isinstance(record.get(part), dict):
+            if record["dialect"] == dialect and isinstance(record.get(part), dict) and is_looked_at(record):
                 yield record[part]
 
 

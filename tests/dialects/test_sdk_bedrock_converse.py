@@ -41,8 +41,9 @@ from dragoman.message import (
     TokenUsage,
     ToolUseBlock,
 )
+from tests.conftest import IS_LONG
 from tests.dialects.test_grid import CALLS, PIXEL
-from tests.dialects.test_sdk import read_stream, records, said_by, strings_in
+from tests.dialects.test_sdk import read_stream, records, said_by, some_records, strings_in
 
 MODEL = "anthropic.claude-sonnet-4-6"
 ASKED: Any = [{"role": "user", "content": [{"text": "Hi."}]}]  # the server answers with a record, whatever it is asked
@@ -126,7 +127,7 @@ def test_a_request_of_any_dialect_fits_the_model_of_the_service() -> None:
     found: dict[str, list[str]] = {}
     lost = []
     count: Counter[str] = Counter()
-    for source, record in records(*dialects.names()):
+    for source, record in some_records(*dialects.names()):
         if not isinstance(record.get("request"), dict):
             continue
         try:
@@ -148,9 +149,9 @@ def test_a_request_of_any_dialect_fits_the_model_of_the_service() -> None:
             if words not in strings and not (kind == "text" and words in together)
         )
     assert set(count) == set(dialects.names())
-    assert count.total() > 7_000
+    assert count.total() > (7_000 if IS_LONG else 1_700)
     assert lost == []
-    assert found == REFUSED
+    assert found == REFUSED if IS_LONG else found.items() <= REFUSED.items()
 
 
 # --- the socket ------------------------------------------------------------------------------------------------------
