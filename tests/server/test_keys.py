@@ -129,6 +129,12 @@ async def test_without_a_key_a_page_of_somebody_else_may_not_ask(chat_server: Se
     assert (await _said(chat_server, {"Origin": own}))[0] == 200
 
 
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "X-Forwarded-Host"])
+async def test_what_a_proxy_passes_on_needs_a_key(chat_server: Serving, header: str) -> None:
+    assert (await _said(chat_server, {header: "127.0.0.1"}))[0] == 403
+    assert (await _said(chat_server, {**await chat_server.key("ada"), header: "127.0.0.1"}))[0] == 200
+
+
 async def test_a_key_counts_on_this_machine_as_well(chat_server: Serving) -> None:
     assert (await _said(chat_server, await chat_server.key("ada")))[0] == 200
     assert (await _said(chat_server, {"Authorization": "Bearer nonsense"}))[0] == 401

@@ -5,7 +5,8 @@
 
 Without a key, on a server that only this machine reaches, the caller is ``local`` and owns what the command line made.
 A browser on this machine runs pages of strangers, so there a request has to name this machine as its host (a name that
-was made to point here is refused) and, where it says which page it comes from, that page has to be ours. The one rule:
+was made to point here is refused) and, where it says which page it comes from, that page has to be ours. What a proxy
+has passed on comes from somebody else, who needs a key. The one rule:
 who calls is decided here, from the matched route and the credential alone; no field of a request changes it.
 """
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 LOCAL_USER: Final = "local"
+_OF_PROXIES: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -96,6 +98,9 @@ def refuse_strangers(request: Request) -> None:
     host = request.headers.get("host", "").lower()
     if not is_loopback(_without_port(host)):
         raise Refusal(403, "host_not_allowed", "Without a key, this server answers only to a name of this machine.")
+    if any(name in request.headers for name in _OF_PROXIES):
+        what = "A proxy stands in front of this server. Start it with --base-url or --require-keys, and send a key."
+        raise Refusal(403, "proxy_not_allowed", what)
     origin = request.headers.get("origin")
     if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
         raise Refusal(403, "origin_not_allowed", "Without a key, only pages of this server may ask.")
