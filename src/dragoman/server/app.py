@@ -6,8 +6,6 @@ The one rule: whatever is raised below becomes an answer here, and every answer 
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import logging
 import re
 import secrets
@@ -22,24 +20,38 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from dragoman.server import (
+    attachments,
+    evaluation,
+    health,
+    history,
+    mail,
+    me,
+    metrics,
+    openapi,
+    page,
+    runs,
+    threads,
+    workbench,
+)
 from dragoman.server.endpoint import Endpoint
 from dragoman.server.principal import Principal, authenticated, principal_of
 from dragoman.server.refusing import Refusal, not_found, refused
 from dragoman.server.state import Doors
 
 MODULES: Final = (
-    "me",
-    "health",
-    "openapi",
-    "history",
-    "threads",
-    "attachments",
-    "workbench",
-    "runs",
-    "mail",
-    "evaluation",
-    "metrics",
-    "page",
+    me,
+    health,
+    openapi,
+    history,
+    threads,
+    attachments,
+    workbench,
+    runs,
+    mail,
+    evaluation,
+    metrics,
+    page,
 )
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _log: Final = logging.getLogger("dragoman.access")
@@ -54,11 +66,7 @@ _POLICY: Final = (b"content-security-policy", b"default-src 'none'; frame-ancest
 
 def endpoints() -> tuple[Endpoint, ...]:
     """Every endpoint that there is."""
-    found: list[Endpoint] = []
-    for name in MODULES:
-        if importlib.util.find_spec(f"dragoman.server.{name}") is not None:
-            found.extend(getattr(importlib.import_module(f"dragoman.server.{name}"), "ENDPOINTS", ()))
-    return tuple(found)
+    return tuple(one for module in MODULES for one in module.ENDPOINTS)
 
 
 def make_app(doors: Doors, also: tuple[Endpoint, ...] = ()) -> ASGIApp:
