@@ -23,8 +23,8 @@ import pytest
 
 from dragoman.client import Retries
 from dragoman.server.keys import new_key
-from dragoman.server.options import ServeOptions
-from dragoman.server.serving import ChatServer, address, bound, listening, opened_doors
+from dragoman.server.options import ServeOptions, address
+from dragoman.server.serving import ChatServer, bound, listening, opened_doors
 from dragoman.server.state import Doors
 from dragoman.store import Store
 from dragoman.turn import Agent

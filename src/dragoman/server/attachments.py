@@ -21,8 +21,8 @@ from dragoman.attachments import ROUTE, Opened, Owner, serving_headers
 from dragoman.server.answers import answer
 from dragoman.server.asking import identifier, text_param
 from dragoman.server.endpoint import Endpoint, Media, Query
+from dragoman.server.options import address
 from dragoman.server.principal import principal_of
-from dragoman.server.serving import address
 from dragoman.server.state import doors_of
 from dragoman.server.uploads import read_form
 

@@ -67,3 +67,11 @@ def is_loopback(host: str) -> bool:
 
 def _is_local(base_url: str) -> bool:
     return is_loopback(urlsplit(base_url).hostname or "")
+
+
+def address(options: ServeOptions) -> str:
+    """Where clients reach the server."""
+    if options.base_url is not None:
+        return options.base_url.rstrip("/")
+    host = f"[{options.host.strip('[]')}]" if ":" in options.host else options.host
+    return f"http://{host}:{options.port}"

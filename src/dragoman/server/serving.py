@@ -29,7 +29,7 @@ from dragoman.server import logs
 from dragoman.server.app import make_app
 from dragoman.server.endpoint import Endpoint
 from dragoman.server.limits import patience
-from dragoman.server.options import ServeOptions
+from dragoman.server.options import ServeOptions, address
 from dragoman.server.runs import Runs
 from dragoman.server.state import Doors
 from dragoman.settings import Setting, Settings
@@ -68,14 +68,6 @@ def _listener(host: str, port: int) -> socket.socket:
         raise
     made.setblocking(False)
     return made
-
-
-def address(options: ServeOptions) -> str:
-    """Where clients reach the server."""
-    if options.base_url is not None:
-        return options.base_url.rstrip("/")
-    host = f"[{options.host.strip('[]')}]" if ":" in options.host else options.host
-    return f"http://{host}:{options.port}"
 
 
 @contextlib.asynccontextmanager
