@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.faults.checker import folder_blob_of, sqlite_tables
+from tests.store.faults.conftest import times
 from tests.store.faults.harness import Harness
 from tests.store.faults.writer import UNUSABLE
 
@@ -118,11 +119,11 @@ def test_a_crash_at_any_system_call_while_a_store_is_made_leaves_one_that_opens(
     part: int, strace: str, tmp_path: Path, count: Count
 ) -> None:
     crashes = Crashes(strace, tmp_path, is_new=True)
-    points = crashes.points()
-    for call, number in points[part::2]:
+    points = crashes.points()[part :: times(6, 2)]
+    for call, number in points:
         crashes.run(f"{call}:signal=SIGKILL:when={number}")
-    _assert_killed(crashes, points[part::2])
-    count(f"{len(points[part::2])} points, {crashes.ends[-9]} kills")
+    _assert_killed(crashes, points)
+    count(f"{len(points)} points, {crashes.ends[-9]} kills")
 
 
 def _assert_killed(crashes: Crashes, points: list[tuple[str, int]]) -> None:
