@@ -5,7 +5,8 @@
     async with mail.mailbox("CA") as mailbox:
         async for delivery in mailbox: …
 
-What letters look like is ``dragoman.letters``. Between machines, ``dragoman.mail.nats`` carries them.
+What letters look like is ``dragoman.letters``. Between machines, ``dragoman.mail.nats`` carries them;
+``dragoman.mail.remote`` has the mail of a server over HTTP.
 """
 
 from dragoman.letters.kept import DeadLetter, MailboxCounts, Outcome, Receipt

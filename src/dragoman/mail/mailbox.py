@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from dragoman.errors import ConflictError, StoreError
+from dragoman.errors import ConflictError, DragomanError
 
 if TYPE_CHECKING:
     from dragoman.mail.mail import Delivery, Mail
@@ -115,5 +115,5 @@ class Mailbox:
             for delivery in held:
                 try:
                     await self._mail.extend(delivery, self._lease_s)
-                except StoreError as error:
+                except DragomanError as error:
                     _log.warning("letter %s could not be kept: %s", delivery.letter_id, error)
