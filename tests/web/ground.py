@@ -168,7 +168,7 @@ class Site:
             await self.wire.mend()
             self.options = msgspec.structs.replace(self.options, base_url=self.base_url)
         listener, options = bound(self.options)
-        self.wire.to = options.port
+        self.wire.to = listener.getsockname()[1]
         self._stack.callback(listener.close)
         of_agent = {
             "retries": Retries(max_retries=0),

@@ -358,6 +358,9 @@ async def test_costs_are_drawn_by_day_and_listed_by_model(visitor: Visitor, site
     site.fakes["anthropic"].say("Not free.")
     await visitor.open()
     await visitor.answered("What do you cost?", "Not free.")
+    await visitor.find(".spent", "$0.000092").click()
+    await visitor.find("dialog table", "claude-sonnet-5-5").wait_for()
+    await visitor.page.keyboard.press("Escape")
     await visitor.find(".page-link", "Costs").click()
     await visitor.find(".plot canvas").wait_for()
     assert "claude-sonnet-5-5" in await visitor.find(".page table").inner_text()
@@ -497,7 +500,7 @@ async def test_keys_are_told(visitor: Visitor, site: Site) -> None:
     await visitor.page.keyboard.press("Escape")
     await visitor.find("dialog").wait_for(state="detached")
     await visitor.page.keyboard.press("/")
-    assert await visitor.page.evaluate("document.activeElement.id") == "search"
+    await visitor.until("document.activeElement.id === 'search'")
 
 
 async def test_axe_finds_nothing_serious(visitor: Visitor, site: Site, axe: str) -> None:

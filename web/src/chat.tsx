@@ -6,7 +6,7 @@ import { Composer } from "./composer.tsx";
 import type { Conversation } from "./conversation.ts";
 import { Welcome } from "./welcome.tsx";
 import { tryNow } from "./following.ts";
-import { dollars, modelName, plural } from "./format.ts";
+import { dollars, modelName } from "./format.ts";
 import { Icon, IconButton } from "./icons.tsx";
 import { Messages } from "./messages.tsx";
 import { chosenModel } from "./models.tsx";
@@ -26,10 +26,12 @@ function Opened({ conversation }: { conversation: Conversation }) {
       <Head view={view} />
       <Scroll view={view} conversation={conversation} />
       <div class="bottom">
-        <Connection view={view} />
-        <Approvals conversation={conversation} view={view} />
-        <Trouble view={view} conversation={conversation} />
-        <Composer conversation={conversation} view={view} />
+        <div class="bottom-measure">
+          <Connection view={view} />
+          <Approvals conversation={conversation} view={view} />
+          <Trouble view={view} conversation={conversation} />
+          <Composer conversation={conversation} view={view} />
+        </div>
       </div>
     </section>
   );
@@ -67,17 +69,12 @@ function firstWords(view: View): string {
   return first ? first.text.slice(0, 80) || "Untitled" : "";
 }
 
-// What the messages on the page cost; of a conversation with earlier ones, at least.
 function Spent({ view }: { view: View }) {
-  const receipts = view.items.flatMap((item) => (item.kind === "answer" && item.receipt ? [item.receipt] : []));
-  if (!receipts.length) return null;
-  const usd = receipts.reduce((sum, one) => sum + (one.usd ?? 0), 0);
-  const tokens = receipts.reduce((sum, one) => sum + one.input + one.output, 0);
+  if (view.spentUsd === null || !view.items.length) return null;
   return (
-    <span class="muted small spent" title={plural(tokens, "token")}>
-      {view.hasEarlier ? "≥ " : ""}
-      {dollars(usd)}
-    </span>
+    <button type="button" class="quiet spent" onClick={() => shelf.dialog.set({ kind: "cost" })} title="What this conversation cost">
+      {dollars(view.spentUsd)}
+    </button>
   );
 }
 

@@ -43,6 +43,7 @@ export class Conversation {
     });
     this.view.change((view) => ({ ...view, isLoading: false }));
     void this.#join();
+    void this.#loadCost();
   }
 
   async loadEarlier(): Promise<void> {
@@ -68,6 +69,11 @@ export class Conversation {
       hasMore = page.hasMore && page.messages.length > 0;
       this.view.change((view) => withAllStored(view, page.messages));
     }
+  }
+
+  async #loadCost(): Promise<void> {
+    const cost = await api.threadCost(this.id).catch(() => null);
+    this.view.change((view) => ({ ...view, spentUsd: cost === null ? view.spentUsd : Number(cost.totalUsd) }));
   }
 
   // --- runs ----------------------------------------------------------------------------------------------------------
@@ -151,6 +157,7 @@ export class Conversation {
 
   async #settle(isTaken: boolean): Promise<void> {
     if (isTaken) await this.#loadNew().catch(() => undefined); // what streamed stays on the page then
+    if (isTaken) void this.#loadCost();
     this.onNews();
   }
 

@@ -4,6 +4,7 @@ import uPlot from "uplot";
 import * as api from "./api.ts";
 import { useCell } from "./cell.ts";
 import { count, dollars, modelName } from "./format.ts";
+import { Modal } from "./modal.tsx";
 import { IconButton } from "./icons.tsx";
 import { DAY_S, series } from "./series.ts";
 import * as shelf from "./shelf.ts";
@@ -34,6 +35,18 @@ export function Costs() {
         </div>
       </div>
     </section>
+  );
+}
+
+// What the conversation that is open has cost.
+export function ThreadCost({ onClose }: { onClose: () => void }) {
+  const [models, setModels] = useState<api.Total[] | null>(null);
+  useEffect(() => void shelf.trying(async () => setModels((await api.threadCost(shelf.open.value.id)).byModel)), []);
+  return (
+    <Modal title="What this conversation cost" onClose={onClose} class="wide">
+      {models === null ? <p class="muted">Adding up …</p> : <ModelTable models={models} />}
+      <p class="muted small">By our own price table. What a fork shares with the conversation it comes from was paid there.</p>
+    </Modal>
   );
 }
 

@@ -1,6 +1,7 @@
 // Whichever dialog is open.
 import { useState } from "preact/hooks";
 import { useCell } from "./cell.ts";
+import { ThreadCost } from "./costs.tsx";
 import { Help } from "./help.tsx";
 import { Modal } from "./modal.tsx";
 import { ModelPicker } from "./models.tsx";
@@ -17,6 +18,8 @@ export function Dialogs() {
       return <ModelPicker onClose={close} />;
     case "help":
       return <Help onClose={close} />;
+    case "cost":
+      return <ThreadCost onClose={close} />;
     case "rename":
       return <Rename thread={dialog.thread} />;
     case "delete":

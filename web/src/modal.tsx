@@ -16,7 +16,8 @@ export function Modal({ title, onClose, children, class: look = "" }: ModalProps
   useEffect(() => {
     const before = document.activeElement as HTMLElement | null;
     element.current?.showModal();
-    element.current?.querySelector<HTMLElement>("[autofocus]")?.focus();
+    const first = element.current?.querySelector<HTMLElement>("[autofocus]") ?? element.current?.querySelector("h2");
+    first?.focus();
     return () => before?.focus?.();
   }, []);
   const onCancel = (event: Event) => {
@@ -30,7 +31,9 @@ export function Modal({ title, onClose, children, class: look = "" }: ModalProps
     <dialog ref={element} class={look} aria-labelledby={heading} onCancel={onCancel} onMouseDown={onPress}>
       <div class="dialog">
         <header class="row between">
-          <h2 id={heading}>{title}</h2>
+          <h2 id={heading} tabindex={-1}>
+            {title}
+          </h2>
           {onClose && <IconButton icon="close" label="Close" onClick={onClose} />}
         </header>
         {children}

@@ -1,5 +1,5 @@
 // Choosing a model, with a look at what it would be told before anything is changed.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import * as api from "./api.ts";
 import { useCell } from "./cell.ts";
 import { count, dollars, modelName, plural, shortTokens } from "./format.ts";
@@ -118,6 +118,10 @@ function Swap({ model, thread, onBack, onClose }: SwapProps) {
   useEffect(() => {
     api.preflight(thread, model.id).then(setPlan, (error: unknown) => setFault(api.problemFrom(error).title));
   }, [thread, model.id]);
+  const go = useRef<HTMLButtonElement>(null);
+  useEffect(() => {
+    if (plan?.is_possible) go.current?.focus();
+  }, [plan]);
   const swap = () => {
     onClose();
     void shelf.trying(async () => {
@@ -136,7 +140,7 @@ function Swap({ model, thread, onBack, onClose }: SwapProps) {
           <button type="button" onClick={onBack}>
             Back
           </button>
-          <button type="button" class="primary" disabled={!plan?.is_possible} onClick={swap}>
+          <button ref={go} type="button" class="primary" disabled={!plan?.is_possible} onClick={swap}>
             Swap
           </button>
         </div>

@@ -19,6 +19,7 @@ export const drafts = new Map<string, Draft>(); // what was written and not yet 
 export type Dialog =
   | { kind: "models" }
   | { kind: "help" }
+  | { kind: "cost" }
   | { kind: "rename"; thread: Thread }
   | { kind: "delete"; thread: Thread }
   | { kind: "show-as"; messageId: string };

@@ -115,6 +115,7 @@ export interface View {
   interrupts: Interrupt[];
   problem: Problem | null;
   lastEvent: number; // the number of the last event that was applied
+  spentUsd: number | null; // in this conversation; what a fork shares was spent elsewhere
 }
 
 export function emptyView(threadId: string, isLoading = false): View {
@@ -127,6 +128,7 @@ export function emptyView(threadId: string, isLoading = false): View {
     interrupts: [],
     problem: null,
     lastEvent: 0,
+    spentUsd: null,
   };
 }
 

@@ -1,0 +1,96 @@
+"""The pictures of the web page in docs/images, taken anew: ``python -m scripts.page_pictures``.
+
+A browser that is there shows the real page of the real server, over the strict fake providers of the tests under the
+names of real models. The one rule: a picture shows what the page draws, and nothing is drawn afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tests.strict import call, say, think
+from tests.web.ground import README, Site, site
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+IMAGES: Final = Path(__file__).parents[1] / "docs" / "images"
+_ANSWER: Final = """\
+Lantern is a **command-line timer for lamps**:
+
+1. `lantern on` lights it,
+2. it goes out after an hour.
+
+```python
+def lantern(minutes: int = 60) -> None:
+    print("on")  # what it amounts to
+    time.sleep(minutes * 60)
+```
+"""
+
+
+async def main() -> None:
+    """Take every picture."""
+    from playwright.async_api import async_playwright
+
+    with tempfile.TemporaryDirectory() as folder:
+        async with site(Path(folder)) as it, async_playwright() as playwright:
+            browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+            page = await browser.new_page(viewport={"width": 1080, "height": 720}, locale="en")
+            await page.goto(it.base_url)
+            await _answer(page, it)
+            await _swap(page)
+            await _approval(page, it)
+            await browser.close()
+
+
+async def _answer(page: Page, it: Site) -> None:
+    fake = it.fakes["anthropic"]
+    fake.answer_with(think("The README says what it is."), call("read_file", {"path": "README.md"}))
+    fake.say(_ANSWER)
+    await _asked(page, "What is this project?", "what it amounts to")
+    await _taken(page, "web-chat")
+
+
+async def _swap(page: Page) -> None:
+    await page.emulate_media(color_scheme="dark")
+    await page.keyboard.press("Control+m")
+    await page.get_by_label("Find a model").fill("gemini-3.8-flash")
+    await page.keyboard.press("Enter")
+    await page.get_by_text("of this conversation").wait_for()
+    await _taken(page, "web-swap")
+    await page.keyboard.press("Escape")
+
+
+async def _approval(page: Page, it: Site) -> None:
+    await page.emulate_media(color_scheme="light")
+    await page.set_viewport_size({"width": 390, "height": 720})
+    text = README + "\n`lantern off` puts it out before.\n"
+    it.fakes["anthropic"].answer_with(
+        say("I add a sentence on how to put it out."), call("write_file", {"path": "README.md", "content": text})
+    )
+    await _asked(page, "Say in the README how to put it out earlier", "May write_file")
+    await _taken(page, "web-approval")
+
+
+async def _asked(page: Page, question: str, shown: str) -> None:
+    await page.locator("#words").fill(question)
+    await page.keyboard.press("Enter")
+    await page.get_by_text(shown).last.wait_for()
+    await page.locator(".messages[aria-busy=false]").wait_for()
+    await page.locator("#m-live").wait_for(state="detached")
+
+
+async def _taken(page: Page, name: str) -> None:
+    await page.mouse.move(0, 0)
+    await page.wait_for_timeout(400)  # until nothing fades any more
+    await page.screenshot(path=IMAGES / f"{name}.png", caret="hide")
+    print(f"docs/images/{name}.png")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
