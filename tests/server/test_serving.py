@@ -169,6 +169,10 @@ def test_options_come_from_the_command_line_then_variables_then_the_file(tmp_pat
     found = load(environment={}, file=config, keyring=lambda _: None)
     options = options_from({"port": 0}, "memory:", found)
     assert options == ServeOptions(store="memory:", port=0, grace_s=5, model="local", keep_alive_s=7.5)
+    config.write_text(f"{config.read_text()}store = 'sqlite:///of-the-file.db'\n")
+    assert options_from({}, None, load(environment={}, file=config, keyring=lambda _: None)).store.endswith(
+        "of-the-file.db"
+    )
     with process(
         tmp_path, "--store", str(tmp_path / "chats.db"), DRAGOMAN_CONFIG=str(config), DRAGOMAN_SERVE_PORT="0"
     ) as (_, address):

@@ -91,21 +91,21 @@ def serve(
     if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("starlette") is None:
         raise InputError("the server is not installed", remedy="pip install 'dragoman[server]'")
     given = {name: value for name, value in locals().items() if name != "store" and value not in (None, ())}
-    options = options_from(given, url_from(store), keys.load())
+    options = options_from(given, store, keys.load())
     from dragoman.server.serving import serve as serve_until_stopped  # noqa: PLC0415
 
     serve_until_stopped(options, _say)
 
 
-def options_from(given: dict[str, Any], store: str, settings: keys.Settings) -> ServeOptions:
+def options_from(given: dict[str, Any], store: str | None, settings: keys.Settings) -> ServeOptions:
     """The options that hold: what was given, over what the file says."""
-    said = {name: value for name, value in settings.serve.items() if name != "store"}
+    said = {**settings.serve, **given}
     try:
-        return msgspec.convert({**said, **given, "store": store}, ServeOptions)
+        return msgspec.convert({**said, "store": url_from(store or said.get("store"))}, ServeOptions)
     except msgspec.ValidationError as error:
         raise SettingsError(
             f"{error}",
-            where=f"serve in {settings.file}" if said else "the options of serve",
+            where=f"serve in {settings.file}" if settings.serve else "the options of serve",
             remedy="Correct it",
             code="invalid_config",
         ) from None
