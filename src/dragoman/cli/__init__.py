@@ -445,6 +445,68 @@ _command(
     of=letter,
     examples="dragoman letter schema > letter.schema.json",
 )
+mail = App(
+    name="mail",
+    help="Send letters between agents, look into mailboxes, and send again what was given up.",
+    group=MAIL,
+    help_format="plaintext",
+    help_epilogue="dragoman mail COMMAND --help explains a command, with examples.",
+    version_flags=[],
+)
+app.command(mail)
+_command(
+    "send",
+    "mail:send",
+    "Send a letter: when the command ends, it is safe. The same letter again is one letter.",
+    group=None,
+    of=mail,
+    examples="""
+        dragoman mail send letter.json
+        cat letter.json | dragoman mail send - --team ops
+    """,
+)
+_command(
+    "inbox",
+    "mail:inbox",
+    "List the mailboxes of a store, or the newest letters of one. Nothing is taken out of it.",
+    group=None,
+    of=mail,
+    examples="""
+        dragoman mail inbox
+        dragoman mail inbox ARCH
+        dragoman mail inbox --task TASK-070C --json
+    """,
+)
+_command(
+    "watch",
+    "mail:watch",
+    "Show what arrives in a mailbox, as it arrives, until Ctrl-C. Nothing is taken out of it.",
+    group=None,
+    of=mail,
+    examples="""
+        dragoman mail watch HUMAN
+        dragoman mail watch ARCH --json
+    """,
+)
+_command(
+    "dead",
+    "mail:dead",
+    "List the letters that were given up and what was no letter, the newest first, with the reason.",
+    group=None,
+    of=mail,
+    examples="""
+        dragoman mail dead
+        dragoman mail dead --recipient ARCH --json
+    """,
+)
+_command(
+    "resend",
+    "mail:resend",
+    "Send a letter again that was given up.",
+    group=None,
+    of=mail,
+    examples="dragoman mail resend dead_01KR3ER9E00000000000000QQE",
+)
 
 
 # --- the server ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,194 @@
+"""``dragoman letter`` and ``dragoman mail``, run as a user runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.letters import answer_letter, letter_schema, needs_input_letter, task_result_letter, write_letter
+from dragoman.mail import Mail
+from dragoman.store import open_store
+from tests.letters.examples import COMPLETE, EXAMPLES
+
+COMMAND = Path(sys.executable).with_name("dragoman")
+SECRET = "tr0ub4dor-and-3-horses"
+WHEN = "2026-11-15T12:00:00Z"
+
+
+class Home:
+    """A user with a store in an empty folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "SYSTEMROOT")}
+        self.environment = {
+            **kept,
+            "HOME": str(folder),
+            "COLUMNS": "200",
+            "NO_COLOR": "1",
+            "PYTHONUTF8": "1",
+            "DRAGOMAN_STORE": self.url,
+        }
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.folder / 'mail.db'}"
+
+    def run(self, *arguments: str | Path, given: bytes | str = b"") -> subprocess.CompletedProcess[bytes]:
+        data = given.encode() if isinstance(given, str) else given
+        done = subprocess.run(
+            [COMMAND, *arguments], input=data, capture_output=True, check=False, env=self.environment, timeout=60
+        )
+        assert b"Traceback" not in done.stderr
+        return done
+
+    def json(self, *arguments: str | Path, given: bytes | str = b"") -> Any:
+        return json.loads(self.run(*arguments, "--json", given=given).stdout)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+# --- letter ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_letter_is_valid_and_has_an_id(home: Home) -> None:
+    done = home.run("letter", "validate", "-", given=COMPLETE)
+    assert done.returncode == 0
+    assert done.stdout.startswith(b"a letter: task_result 6601cdb4")
+
+
+def test_everything_that_is_wrong_is_printed_with_its_place(home: Home) -> None:
+    file = home.folder / "wrong.json"
+    file.write_text(json.dumps({**EXAMPLES["complete"], "task_id": "task 1", "payload": {"status": "done"}}))
+    done = home.run("letter", "validate", file)
+    assert done.returncode == 1
+    lines = done.stdout.decode().splitlines()
+    assert [line.split()[1] for line in lines[:-1]] == ["$.task_id:", "$.payload.result:", "$.payload.status:"]
+    assert lines[-1] == "not a letter [invalid_letter]"
+    told = home.json("letter", "validate", file)
+    assert (told["valid"], told["letters"][0]["code"], len(told["letters"][0]["errors"])) == (
+        False,
+        "invalid_letter",
+        3,
+    )
+
+
+def test_several_letters_stand_on_a_line_each(home: Home) -> None:
+    lines = [json.dumps(EXAMPLES["basic"]), "not JSON", json.dumps({**EXAMPLES["error"], "priority": 1})]
+    done = home.run("letter", "validate", "-", given="\n".join(lines))
+    assert done.returncode == 1
+    out = done.stdout.decode()
+    assert "error    -:2 " in out
+    assert "warning  -:3 $.priority" in out
+    assert out.endswith("3 letters, 1 of them not valid\n")
+
+
+def test_a_file_that_is_not_there_cannot_be_looked_at(home: Home) -> None:
+    done = home.run("letter", "validate", home.folder / "nothing.json")
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_the_schema_is_printed(home: Home) -> None:
+    assert json.loads(home.run("letter", "schema").stdout) == letter_schema()
+
+
+# --- mail ------------------------------------------------------------------------------------------------------------
+
+
+def result(**fields: Any) -> bytes:
+    given = {"sender_id": "CA", "recipient_id": "ARCH", "task_id": "T-1", "timestamp": WHEN, "output": "done", **fields}
+    return write_letter(task_result_letter(**given))
+
+
+def test_a_letter_is_sent_once_and_seen_without_being_taken(home: Home) -> None:
+    assert home.json("mail", "send", "-", given=result(message_id="m1"))["is_new"]
+    again = home.run("mail", "send", "-", given=result(message_id="m1"))
+    assert again.stdout == b"was sent before to ARCH: m1\n"
+    (box,) = home.json("mail", "inbox")["mailboxes"]
+    assert (box["recipient_id"], box["ready"]) == ("ARCH", 1)
+    (seen,) = home.json("mail", "inbox", "ARCH")["letters"]
+    assert (seen["letter_id"], seen["state"], seen["letter"]["task_id"]) == ("m1", "ready", "T-1")
+    assert home.json("mail", "inbox", "--task", "T-1")["letters"] == [seen]
+    shown = home.run("mail", "inbox", "ARCH").stdout.decode()
+    assert "CA → ARCH  T-1  task_result  success: done" in shown
+    assert home.json("mail", "inbox", "--team", "other")["mailboxes"] == []
+
+
+def test_what_is_no_letter_is_not_sent(home: Home) -> None:
+    done = home.run("mail", "send", "-", given=json.dumps({**EXAMPLES["complete"], "type": "done"}))
+    assert done.returncode == 2
+    assert done.stderr.decode().rstrip().endswith("[unknown_letter_type]")
+    assert home.run("mail", "inbox").stdout == b"no mail\n"
+
+
+def test_what_was_given_up_is_listed_with_its_reason_and_sent_again(home: Home) -> None:
+    async def give_up() -> None:
+        async with open_store(home.url) as store:
+            mail = Mail(store)
+            await mail.send(result(message_id="m1"))
+            (delivery,) = await mail.receive("ARCH")
+            await delivery.nack("it cannot be done", error_class="not_retryable")
+
+    asyncio.run(give_up())
+    (dead,) = home.json("mail", "dead")["dead_letters"]
+    assert (dead["letter_id"], dead["reason"], dead["error"]) == ("m1", "not_retryable", "it cannot be done")
+    assert "raw" not in dead
+    assert dead["id"] in home.run("mail", "dead").stdout.decode()
+    assert home.json("mail", "resend", dead["id"])["letter_id"] == "m1"
+    assert home.run("mail", "dead").stdout == b"no dead letters\n"
+    missing = home.run("mail", "resend", "dead_nothing")
+    assert missing.returncode == 2
+    assert missing.stderr.decode().rstrip().endswith("[letter_not_found]")
+
+
+def test_a_secret_is_stars_wherever_it_is_looked_at(home: Home) -> None:
+    request = needs_input_letter(
+        sender_id="CA",
+        recipient_id="HUMAN",
+        task_id="T-1",
+        timestamp=WHEN,
+        requested_inputs=[{"id": "api_key", "type": "string", "description": "the key", "sensitive": True}],
+        message_id="ask",
+    )
+    answer = answer_letter(request, inputs={"api_key": SECRET}, output=f"it is {SECRET}", timestamp=WHEN)
+    outputs = [home.run("mail", "send", "-", given=write_letter(letter)) for letter in (request, answer)]
+    for asked in (("inbox", "CA"), ("inbox", "--task", "T-1", "--json"), ("dead", "--json")):
+        outputs.append(home.run("mail", *asked))
+    assert all(SECRET.encode() not in done.stdout + done.stderr for done in outputs)
+    assert b'"api_key":"***"' in outputs[3].stdout
+    for file in home.folder.rglob("*"):
+        if file.is_file():
+            assert SECRET.encode() not in file.read_bytes(), file
+
+
+def test_what_arrives_is_shown_as_it_arrives(home: Home) -> None:
+    home.run("mail", "send", "-", given=result(message_id="before"))
+    with subprocess.Popen(
+        [COMMAND, "mail", "watch", "ARCH", "--json"], env=home.environment, stdout=subprocess.PIPE
+    ) as watching:
+        assert watching.stdout is not None
+        seen: list[str] = []
+        for number in range(200):
+            home.run("mail", "send", "-", given=result(message_id=f"m{number}"))
+            if os.get_blocking(watching.stdout.fileno()):
+                os.set_blocking(watching.stdout.fileno(), False)
+            lines = watching.stdout.readlines()
+            seen += [json.loads(line)["letter_id"] for line in lines]
+            if len(seen) >= 2:
+                break
+        watching.send_signal(signal.SIGINT)
+        watching.wait(timeout=30)
+    assert "before" not in seen
+    assert seen == [f"m{int(seen[0][1:]) + step}" for step in range(len(seen))]
+    assert watching.returncode == 130
