@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import random
 import string
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -19,6 +20,7 @@ from dragoman.attachments import MAX_BYTES, ROUTE
 from tests.attachments.samples import PDF, REFUSED, TAKEN, TEXT, png
 from tests.server.conftest import Serving, serving
 from tests.server.raw import RawClient
+from tests.server.runs.conftest import RUNS, run_input, user
 from tests.server.test_threads import API, code_of, told
 
 UPLOAD = f"{API}/attachments"
@@ -384,3 +386,74 @@ async def test_nothing_but_reading_can_be_done_with_a_url(chat_server: Serving) 
         assert await code_of(chat_server.client.request(method, kept["url"]), 405) == "method_not_allowed"
     async with chat_server.client.head(kept["url"]) as answer:
         assert (answer.status, await answer.read()) == (200, b"")
+
+
+# --- with a message --------------------------------------------------------------------------------------------------
+
+
+async def test_only_a_url_that_begins_exactly_as_ours_comes_with_a_message_and_none_is_called(
+    chat_server: Serving,
+) -> None:
+    called: list[object] = []
+
+    async def canary(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        called.append(writer.get_extra_info("peername"))
+        writer.close()
+
+    listening = await asyncio.start_server(canary, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    kept = await uploaded(chat_server)
+    rest = kept["url"].removeprefix(chat_server.base_url)
+    host = chat_server.base_url.removeprefix("http://")
+    bare = host.partition(":")[0]
+    for origin in (
+        f"http://127.0.0.1:{port}",
+        f"http://{host}@127.0.0.1:{port}",
+        f"http://127.0.0.1:{port}#@{host}",
+        f"http://user:secret@{host}",
+        f"HTTP://{host}",
+        f"https://{host}",
+        f"http://{bare}",
+        f"http://{host.replace(bare, bare + '.')}",
+        f"http://{host.replace(bare, 'localhost')}",
+        f"http://{host.replace(bare, '127.1')}",
+        f"http://{host.replace(bare, '2130706433')}",
+        f"http://{host.replace(bare, '[::ffff:127.0.0.1]')}",
+        f"http://{host.replace(bare, '①②⑦.0.0.1')}",
+        f"//{host}",
+        f"http:/{host}",
+        f"http://{host}/..",
+        "file://",
+        "data:image/png;base64,",
+        "",
+    ):
+        part = {"type": "binary", "mimeType": "image/png", "url": f"{origin}{rest}"}
+        given = run_input(user([{"type": "text", "text": "see"}, part]), threadId="t", runId="r")
+        asked = chat_server.client.post(RUNS, json=given)
+        assert await code_of(asked, 422) == "foreign_attachment_url", origin
+    assert await code_of(chat_server.client.get(f"{API}/history?threadId=t"), 404) == "not_found"
+    listening.close()
+    await listening.wait_closed()
+    assert called == []
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code"),
+    [
+        (lambda url: url[:-1] + ("A" if url[-1] != "A" else "B"), 403, "bad_signature"),
+        (lambda url: f"{url}&exp=9999999999", 403, "bad_signature"),
+        (lambda url: f"{url}&{url.partition('?')[2]}", 403, "bad_signature"),
+        (lambda url: url.replace("/agent-files/", "/other-files/"), 404, "not_found"),
+        (lambda url: url.replace("/local/", "/bob/"), 403, "bad_signature"),
+        (lambda url: url.replace("/local/", "/../"), 404, "not_found"),
+    ],
+    ids=["a sign", "one more name", "its token twice", "another bucket", "another user", "a way out"],
+)
+async def test_a_url_that_was_changed_does_not_come_with_a_message(
+    chat_server: Serving, change: Callable[[str], str], status: int, code: str
+) -> None:
+    kept = await uploaded(chat_server)
+    part = {"type": "binary", "mimeType": "image/png", "url": change(kept["url"])}
+    given = run_input(user([{"type": "text", "text": "see"}, part]), threadId="t", runId="r")
+    assert await code_of(chat_server.client.post(RUNS, json=given), status) == code
+    assert await code_of(chat_server.client.get(f"{API}/history?threadId=t"), 404) == "not_found"
