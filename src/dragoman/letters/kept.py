@@ -106,3 +106,4 @@ class MailboxCounts(msgspec.Struct, frozen=True, kw_only=True):
     dead: int = 0  # and not sent again
     retries: int = 0  # hand-outs beyond the first
     oldest_at: datetime | None = None  # of what is not done
+    newest_at: datetime | None = None  # when the last one arrived

@@ -2,6 +2,7 @@
 
     summary_of(judged)     how many, how often with success, the average score, how long, for how much
     trend_of(judged)       where scores go: the newer half against the older half, and each point with a rolling average
+    spans_of(judged, DAY)  the same evaluations by the day, the hour or the week
     rolling(judged, 10)    the summary of the newest ten
 
 What an evaluation does not say is left out of every average; where none says it, the average is ``None``. The one rule:
@@ -13,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final, Literal, Protocol, TypeVar
 
@@ -119,6 +120,55 @@ def trend_of(judged: Iterable[Judged], window: int = WINDOW) -> Trend:
     if abs(change) >= _STEADY:
         direction = "up" if change > 0 else "down"
     return Trend(direction=direction, change=round(change, 6), points=points)
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """The evaluations of an hour, a day or a week."""
+
+    at: datetime  # when it begins, in UTC
+    count: int
+    average_score: float | None = None
+    success_rate: float | None = None
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+
+
+Step = Literal["hour", "day", "week"]
+_STEPS: Final[dict[Step, timedelta]] = {
+    "hour": timedelta(hours=1),
+    "day": timedelta(days=1),
+    "week": timedelta(days=7),
+}
+_MOST_SPANS: Final = 72
+_MONDAY: Final = datetime(1970, 1, 5, tzinfo=UTC)
+
+
+def step_for(judged: Iterable[Judged]) -> Step:
+    """The shortest step that cuts the time of these evaluations into not too many."""
+    times = [one.created_at for one in judged]
+    whole = max(times) - min(times) if times else timedelta()
+    return next((name for name, step in _STEPS.items() if whole <= step * _MOST_SPANS), "week")
+
+
+def spans_of(judged: Iterable[Judged], step: Step) -> tuple[Span, ...]:
+    """The evaluations of each hour, day or week in which there were any, in order; weeks begin on Monday."""
+    width = _STEPS[step]
+    by_span: dict[datetime, list[Judged]] = {}
+    for one in _in_order(judged):
+        by_span.setdefault(_MONDAY + (one.created_at - _MONDAY) // width * width, []).append(one)
+    return tuple(_span(at, some) for at, some in by_span.items())
+
+
+def _span(at: datetime, judged: Sequence[Judged]) -> Span:
+    made = summary_of(judged)
+    return Span(
+        at=at,
+        count=made.count,
+        average_score=made.average_score,
+        success_rate=made.success_rate,
+        p50_ms=None if made.durations is None else made.durations.p50_ms,
+        p95_ms=None if made.durations is None else made.durations.p95_ms,
+    )
 
 
 def durations_of(milliseconds: Sequence[float]) -> Durations | None:

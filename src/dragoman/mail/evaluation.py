@@ -4,6 +4,7 @@
     await record_judgement(store, judgement, …)    what somebody else says about it
     await evaluation_of(store, task_id, …)         every evaluation of a task, in sum, and where it goes
     await rolling_summaries(store, by="agent", …)  the newest few of each agent or model
+    await trends_of(store, by="agent", …)          scores, successes and durations of each, over time
 
 An evaluation that names the turn behind it takes the model, its cost and what the turn looked like from the store, so
 that routing learns from it. The one rule: a letter is one evaluation, however often it comes.
@@ -19,7 +20,19 @@ from msgspec import UNSET, Meta
 
 from dragoman.errors import FormatError, InputError, LetterError, UnknownSessionError
 from dragoman.letters import Letter, TaskResultLetter, letter_id
-from dragoman.letters.scores import WINDOW, Summary, Trend, grouped, rolling, summary_of, trend_of
+from dragoman.letters.scores import (
+    WINDOW,
+    Span,
+    Step,
+    Summary,
+    Trend,
+    grouped,
+    rolling,
+    spans_of,
+    step_for,
+    summary_of,
+    trend_of,
+)
 
 if TYPE_CHECKING:
     from dragoman.store import Evaluation, Session, Store
@@ -63,6 +76,24 @@ class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     summary: Summary
     trend: Trend
+
+
+class GroupTrend(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent or a model over time."""
+
+    name: str | None  # none: all of them together
+    summary: Summary
+    direction: Literal["up", "down", "steady", "unknown"]
+    change: float | None
+    spans: tuple[Span, ...]
+
+
+class Trends(msgspec.Struct, frozen=True, kw_only=True):
+    """How agents or models do over time, by the newest evaluations that there are."""
+
+    by: Literal["agent", "model"]
+    step: Step
+    groups: list[GroupTrend]  # all of them together first; none if there is nothing
 
 
 # --- keeping ---------------------------------------------------------------------------------------------------------
@@ -202,3 +233,23 @@ async def rolling_summaries(
         found = await store.evaluations(team_id=team_id, limit=newest, **{column: one.group})
         made.append(GroupSummary(name=one.group, summary=rolling(found, newest), trend=trend_of(found)))
     return made
+
+
+async def trends_of(store: Store, *, by: Literal["agent", "model"], team_id: str | None = None) -> Trends:
+    """How agents or models do over time."""
+    found = await store.evaluations(team_id=team_id, limit=_MOST)
+    step = step_for(found)
+    groups = grouped(found, {"agent": "agent_id", "model": "model"}[by])
+    named: list[tuple[str | None, list[Evaluation]]] = [(None, found), *groups.items()] if found else []
+    return Trends(by=by, step=step, groups=[_group_trend(name, some, step) for name, some in named])
+
+
+def _group_trend(name: str | None, judged: list[Evaluation], step: Step) -> GroupTrend:
+    trend = trend_of(judged)
+    return GroupTrend(
+        name=name,
+        summary=summary_of(judged),
+        direction=trend.direction,
+        change=trend.change,
+        spans=spans_of(judged, step),
+    )

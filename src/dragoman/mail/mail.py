@@ -306,13 +306,20 @@ class Mail:
 
     # --- receiving ---------------------------------------------------------------------------------------------------
 
-    async def receive(self, recipient: str, *, lease_s: float = LEASE_S, limit: int = 10) -> list[Delivery]:
-        """The next letters of a mailbox, in order and of each task one; nobody else gets them while the lease lasts."""
+    async def receive(
+        self, recipient: str, *, lease_s: float = LEASE_S, limit: int = 10, letter_id: str | None = None
+    ) -> list[Delivery]:
+        """The next letters of a mailbox, in order and of each task one; nobody else gets them while the lease lasts.
+
+        ``letter_id`` asks for one letter, which is given if nobody has it and nothing of its task stands before it.
+        """
         if self.transport is not None:
             await self.transport.attend(recipient, self.team_id)
         if not await self.store.mail.has_any(recipient, self.team_id):
             return []
-        handed = await self.store.mail.hand_out(recipient, self.team_id, lease_s=lease_s, limit=limit)
+        handed = await self.store.mail.hand_out(
+            recipient, self.team_id, lease_s=lease_s, limit=limit, letter_id=letter_id
+        )
         return [Delivery(self, one) for one in handed]
 
     async def delivery(self, recipient: str, letter_id: str, lease: str) -> Delivery:
@@ -432,6 +439,12 @@ class Mail:
         """Dead letters, the newest first: by ``dead_id``, ``recipient_id``, ``sender_id`` or ``user_id``."""
         return await self.store.mail.dead_letters(team_id=self.team_id, **wanted)
 
+    def raw_of(self, dead: DeadLetter) -> bytes | None:
+        """What came, as it came; nothing where it could not be kept. ``seen`` makes it a text for people."""
+        if dead.key_id is None or dead.raw is None:
+            return dead.raw
+        return self.sealing.open_bytes(dead.key_id, dead.raw, "dead letter", self.team_id)
+
     async def resend(self, dead_id: str) -> Receipt:
         """Send a dead letter again. One that is no letter is still none: ``LetterError``."""
         found = await self.dead_letters(dead_id=dead_id, resent_too=True)
@@ -439,8 +452,7 @@ class Mail:
             raise UnknownLetterError("there is no such dead letter", where=dead_id)
         dead = found[0]
         posted = None
-        if dead.key_id is not None and dead.raw is not None:
-            data = self.sealing.open_bytes(dead.key_id, dead.raw, "dead letter", self.team_id)
+        if dead.key_id is not None and (data := self.raw_of(dead)) is not None:
             letter = read_letter(data)
             posted = posted_of(letter, self.sealing, ids=await self._asked_for(letter), team_id=self.team_id)
         receipt = await self.store.mail.resend(dead, posted, away=self.is_away)

@@ -61,6 +61,7 @@ class MailboxMeasures(msgspec.Struct, frozen=True, kw_only=True):
     dead: int
     retries: int
     oldest_at: datetime | None
+    newest_at: datetime | None
 
 
 class MailMeasures(msgspec.Struct, frozen=True, kw_only=True):

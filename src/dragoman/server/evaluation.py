@@ -22,10 +22,12 @@ from dragoman.letters.scores import WINDOW, Summary, Trend
 from dragoman.mail.evaluation import (
     GroupSummary,
     Judgement,
+    Trends,
     evaluation_of,
     record_judgement,
     record_result,
     rolling_summaries,
+    trends_of,
 )
 from dragoman.server.answers import answer
 from dragoman.server.asking import read_as, text_param, whole_number
@@ -152,14 +154,25 @@ async def evaluation(request: Request) -> Response:
 
 async def summaries(request: Request) -> Response:
     """The newest evaluations of each agent or model, in sum."""
-    by = text_param(request, "by", "agent")
+    by = _by(request)
     newest = whole_number(request, "newest", default=WINDOW, most=_MOST_NEWEST)
     team_id = tenant_of(principal_of(request))
-    store = doors_of(request).store
-    match by:
-        case "agent" | "model":
-            found = await rolling_summaries(store, by=by, team_id=team_id, newest=newest)
-            return answer(Summaries(by=by, newest=newest, summaries=found))
+    found = await rolling_summaries(doors_of(request).store, by=by, team_id=team_id, newest=newest)
+    return answer(Summaries(by=by, newest=newest, summaries=found))
+
+
+async def trends(request: Request) -> Response:
+    """Agents or models over time."""
+    team_id = tenant_of(principal_of(request))
+    return answer(await trends_of(doors_of(request).store, by=_by(request), team_id=team_id))
+
+
+def _by(request: Request) -> Literal["agent", "model"]:
+    match text_param(request, "by", "agent"):
+        case "agent":
+            return "agent"
+        case "model":
+            return "model"
         case _:
             raise Refusal(422, "invalid_parameter", "by is agent or model.")
 
@@ -225,6 +238,16 @@ ENDPOINTS = (
             Query("newest", {"type": "integer", "minimum": 1, "maximum": _MOST_NEWEST}, "how many of each"),
         ),
         answers={200: Summaries},
+        scope=SCOPE,
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/mail/trends",
+        trends,
+        name="trends",
+        summary="Agents or models over time: scores, successes and durations by the hour, the day or the week",
+        query=(Query("by", {"type": "string", "enum": ["agent", "model"]}, "agent, or model"),),
+        answers={200: Trends},
         scope=SCOPE,
     ),
 )

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from dragoman.store.letters import LETTER
+from dragoman.store.letters import LETTER, STANDING
 from dragoman.store.operation import Rows, Statement, operation
 
 _COLUMNS = ", ".join(f"l.{name.strip()}" for name in LETTER.split(","))
 _FOUND = (
-    f"SELECT {_COLUMNS}, i.state, i.attempts, i.ended_at, i.number FROM inbox AS i JOIN letters AS l"
+    f"SELECT {_COLUMNS}, {STANDING}, i.number FROM inbox AS i JOIN letters AS l"
     " ON l.recipient_id = i.recipient_id AND l.team_id = i.team_id AND l.letter_id = i.letter_id"
     " WHERE i.recipient_id = ? AND i.team_id = ?"
 )

@@ -176,21 +176,37 @@ def has_any(recipient_id: str, team_id: str, now: datetime) -> Generator[Stateme
 
 
 def hand_out(
-    recipient_id: str, team_id: str, lease: str, now: datetime, *, until: datetime, limit: int
+    recipient_id: str,
+    team_id: str,
+    lease: str,
+    now: datetime,
+    *,
+    until: datetime,
+    limit: int,
+    letter_id: str | None = None,
 ) -> Passing[list[Handed]]:
-    """The next letters of a mailbox, each in the hands of whoever knows the lease, until then."""
-    return Passing(functools.partial(_handed, recipient_id, team_id, lease, now, until=until, limit=limit))
+    """The next letters of a mailbox, or one that is named, each in the hands of whoever knows the lease, until then."""
+    wanted = functools.partial(_handed, recipient_id, team_id, lease, now)
+    return Passing(functools.partial(wanted, until=until, limit=limit, letter_id=letter_id))
 
 
 def _handed(
-    recipient_id: str, team_id: str, lease: str, now: datetime, *, until: datetime, limit: int
+    recipient_id: str,
+    team_id: str,
+    lease: str,
+    now: datetime,
+    *,
+    until: datetime,
+    limit: int,
+    letter_id: str | None,
 ) -> Generator[Statement, Rows, list[Handed]]:
+    named, name = (" AND i.letter_id = ?", (letter_id,)) if letter_id is not None else ("", ())
     rows = yield (
         f"SELECT i.number, i.attempts, {_COLUMNS} FROM inbox AS i JOIN letters AS l ON l.recipient_id = i.recipient_id"
         " AND l.team_id = i.team_id AND l.letter_id = i.letter_id"
-        " WHERE i.recipient_id = ? AND i.team_id = ? AND i.state = 'ready' AND i.available_at <= ?"
+        f" WHERE i.recipient_id = ? AND i.team_id = ? AND i.state = 'ready' AND i.available_at <= ?{named}"
         f" ORDER BY i.number LIMIT ?{LOCKED}",
-        (recipient_id, team_id, micros(now), limit),
+        (recipient_id, team_id, micros(now), *name, limit),
     )
     handed: list[Handed] = []
     for number, attempts, *row in rows:
@@ -385,40 +401,46 @@ def resend(
 # --- the outbox ------------------------------------------------------------------------------------------------------
 
 
-def claim(now: datetime, until: datetime, limit: int) -> Passing[list[tuple[Posted, int]]]:
-    """Letters that are to be sent, or sent again, and how often they were; nobody else sends them until then."""
+def claim(now: datetime, until: datetime, limit: int) -> Passing[list[tuple[Posted, int, int | None]]]:
+    """Letters that are to be sent, or sent again, how often they were, and where the broker had them.
+
+    Nobody else sends them until then.
+    """
     return Passing(functools.partial(_claimed, now, until, limit))
 
 
-def _claimed(now: datetime, until: datetime, limit: int) -> Generator[Statement, Rows, list[tuple[Posted, int]]]:
+def _claimed(
+    now: datetime, until: datetime, limit: int
+) -> Generator[Statement, Rows, list[tuple[Posted, int, int | None]]]:
     rows = yield (
-        f"SELECT o.attempts, {_COLUMNS} FROM outbox AS o JOIN letters AS l ON l.recipient_id = o.recipient_id"
+        f"SELECT o.attempts, o.broker_seq, {_COLUMNS} FROM outbox AS o JOIN letters AS l ON l.recipient_id = o.recipient_id"
         " AND l.team_id = o.team_id AND l.letter_id = o.letter_id"
         " WHERE o.state = 'ready' AND o.available_at <= ?"
         f" ORDER BY o.available_at, o.number LIMIT ?{LOCKED}",
         (micros(now), limit),
     )
-    claimed: list[tuple[Posted, int]] = []
-    for attempts, *row in rows:
+    claimed: list[tuple[Posted, int, int | None]] = []
+    for attempts, place, *row in rows:
         posted = posted_from(row)
         yield (
             f"UPDATE outbox SET available_at = ?, attempts = attempts + 1 WHERE {KEYED}",
             (micros(until), *key_of(posted)),
         )
-        claimed.append((msgspec.structs.replace(posted, sealed=(yield from sealed_of(key_of(posted)))), attempts))
+        whole = msgspec.structs.replace(posted, sealed=(yield from sealed_of(key_of(posted))))
+        claimed.append((whole, attempts, place))
     return claimed
 
 
-def published(keys: Sequence[Key], now: datetime, again_at: datetime) -> Passing[None]:
-    """The transport has these; they are sent again then, unless a receipt comes first."""
-    return Passing(functools.partial(_published, keys, now, again_at))
+def published(places: Sequence[tuple[Key, int]], now: datetime, again_at: datetime) -> Passing[None]:
+    """The transport has these, and where; they are looked for again then, unless a receipt comes first."""
+    return Passing(functools.partial(_published, places, now, again_at))
 
 
-def _published(keys: Sequence[Key], now: datetime, again_at: datetime) -> Steps:
-    for key in keys:
+def _published(places: Sequence[tuple[Key, int]], now: datetime, again_at: datetime) -> Steps:
+    for key, place in places:
         yield (
-            f"UPDATE outbox SET published_at = ?, available_at = ? WHERE {KEYED}",
-            (micros(now), micros(again_at), *key),
+            f"UPDATE outbox SET published_at = ?, available_at = ?, broker_seq = ? WHERE {KEYED}",
+            (micros(now), micros(again_at), place, *key),
         )
 
 

@@ -26,6 +26,7 @@ LETTER: Final = (
     "recipient_id, team_id, letter_id, sender_id, task_id, type, trace_id, session_id, message_id, turn_id, user_id,"
     " created_at, fingerprint, letter_json, hash"
 )
+STANDING: Final = "i.state, i.attempts, i.ended_at, i.available_at, i.lease, i.error_class"  # of a row of the inbox
 _INSERT: Final = (
     f"INSERT INTO letters ({LETTER}) VALUES ({', '.join('?' * 15)})"
     " ON CONFLICT (recipient_id, team_id, letter_id) DO NOTHING RETURNING 1"
@@ -145,12 +146,22 @@ def find(wanted: Mapping[str, str], after: tuple[int, str] | None, limit: int) -
         conditions.append("(l.created_at, l.letter_id) > (?, ?)")
         arguments.extend(after)
     rows = yield (
-        f"SELECT {columns}, i.state, i.attempts, i.ended_at FROM letters AS l LEFT JOIN inbox AS i"
+        f"SELECT {columns}, {STANDING} FROM letters AS l LEFT JOIN inbox AS i"
         " ON i.recipient_id = l.recipient_id AND i.team_id = l.team_id AND i.letter_id = l.letter_id"
         f" WHERE {' AND '.join(conditions) or '1 = 1'} ORDER BY l.created_at, l.letter_id LIMIT ?",
         (*arguments, limit),
     )
     return rows
+
+
+@operation
+def needed(keys: Sequence[Key]) -> Generator[Statement, Rows, dict[Key, tuple[str, ...]]]:
+    """The tasks that letters wait for, and that have not succeeded."""
+    found: dict[Key, tuple[str, ...]] = {}
+    for key in keys:
+        rows = yield f"SELECT needed_id FROM task_needs WHERE {KEYED} ORDER BY needed_id", key
+        found[key] = tuple(row[0] for row in rows)
+    return found
 
 
 @operation
@@ -166,7 +177,7 @@ def counts(team_id: str | None, now: datetime) -> Generator[Statement, Rows, lis
         " sum(CASE WHEN state = 'held' THEN 1 ELSE 0 END),"
         " sum(CASE WHEN state = 'done' THEN 1 ELSE 0 END),"
         " sum(CASE WHEN attempts > 1 THEN attempts - 1 ELSE 0 END),"
-        " min(CASE WHEN ended_at IS NULL THEN arrived_at END)"
+        " min(CASE WHEN ended_at IS NULL THEN arrived_at END), max(arrived_at)"
         f" FROM inbox{whose} GROUP BY recipient_id, team_id",
         (*[micros(now)] * 3, *who),
     )
@@ -178,10 +189,11 @@ def counts(team_id: str | None, now: datetime) -> Generator[Statement, Rows, lis
     )
     names = ("ready", "leased", "waiting", "behind", "held", "done", "retries")
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for recipient, team, *numbers, oldest in rows:
+    for recipient, team, *numbers, oldest, newest in rows:
         mine = found.setdefault((recipient, team), {})
         mine.update({name: int(number) for name, number in zip(names, numbers, strict=True)})
         mine["oldest_at"] = None if oldest is None else time_from(oldest)
+        mine["newest_at"] = time_from(newest)
     for name, counted in (("away", away), ("dead", dead)):
         for recipient, team, number in counted:
             found.setdefault((recipient, team), {})[name] = int(number)

@@ -47,6 +47,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     state: LetterState
     attempts: int = 0
     ended_at: datetime | None = None
+    leased_until: datetime | None = None  # of one in somebody's hands; if that is over, it is free
+    retry_at: datetime | None = None  # of one that failed, and is tried again then
+    error_class: str | None = None  # of its last failure
+    waits_for: tuple[str, ...] = ()  # tasks that have not succeeded
 
 
 def _standing(row: Sequence[Any]) -> Standing:
@@ -55,6 +59,9 @@ def _standing(row: Sequence[Any]) -> Standing:
         state=row[15] or "away",
         attempts=row[16] or 0,
         ended_at=None if row[17] is None else time_from(row[17]),
+        leased_until=time_from(row[18]) if row[15] == "ready" and row[19] is not None else None,
+        retry_at=time_from(row[18]) if row[15] == "ready" and row[19] is None and row[20] is not None else None,
+        error_class=row[20],
     )
 
 
@@ -83,13 +90,18 @@ class MailRoom:
         return await self._store._read_little(inbox.has_any(recipient_id, team_id, self._store.clock()))
 
     async def hand_out(
-        self, recipient_id: str, team_id: str = "", *, lease_s: float = 60, limit: int = 1
+        self, recipient_id: str, team_id: str = "", *, lease_s: float = 60, limit: int = 1, letter_id: str | None = None
     ) -> list[Handed]:
-        """The next letters of a mailbox, in their order; nobody else gets them until the lease is over."""
+        """The next letters of a mailbox, in their order; nobody else gets them until the lease is over.
+
+        ``letter_id`` asks for one of them, if it may be handed out.
+        """
         now = self._store.clock()
         until = now + timedelta(seconds=lease_s)
         return await self._store._write(
-            inbox.hand_out(recipient_id, team_id, self._store.new_id(), now, until=until, limit=limit)
+            inbox.hand_out(
+                recipient_id, team_id, self._store.new_id(), now, until=until, limit=limit, letter_id=letter_id
+            )
         )
 
     async def settle(self, handed: Handed, effect: Callable[[], Effect] | None = None) -> tuple[bool, Any]:
@@ -164,20 +176,27 @@ class MailRoom:
         }
         wanted = {name: value for name, value in given.items() if value is not None}
         place = None if after is None or after.created_at is None else (micros(after.created_at), after.letter_id)
-        rows = await self._store._read(letters.find(wanted, place, limit))
-        return [_standing(row) for row in rows]
+        return await self._waiting(await self._store._read(letters.find(wanted, place, limit)))
 
     async def arrivals(
         self, recipient_id: str, team_id: str = "", after: int = 0, limit: int = 100
     ) -> list[tuple[int, Standing]]:
         """What has arrived in a mailbox behind a place, each with its own, in order."""
         rows = await self._store._read_little(arrivals.behind(recipient_id, team_id, after, limit))
-        return [(int(row[18]), _standing(row)) for row in rows]
+        return [(int(row[-1]), standing) for row, standing in zip(rows, await self._waiting(rows), strict=True)]
 
     async def newest(self, recipient_id: str, team_id: str = "", limit: int = 50) -> list[Standing]:
         """What has arrived in a mailbox last, the newest first."""
-        rows = await self._store._read(arrivals.newest(recipient_id, team_id, limit))
-        return [_standing(row) for row in rows]
+        return await self._waiting(await self._store._read(arrivals.newest(recipient_id, team_id, limit)))
+
+    async def _waiting(self, rows: Sequence[Sequence[Any]]) -> list[Standing]:
+        """Letters with where they stand, and what they wait for."""
+        found = [_standing(row) for row in rows]
+        held = [key_of(one.posted) for one in found if one.state in ("held", "away")]
+        if not held:
+            return found
+        needs = await self._store._read(letters.needed(held))
+        return [msgspec.structs.replace(one, waits_for=needs.get(key_of(one.posted), ())) for one in found]
 
     async def last_number(self, recipient_id: str, team_id: str = "") -> int:
         """The place of what has arrived in a mailbox last; 0 if there is nothing."""
@@ -272,15 +291,16 @@ class MailRoom:
         """What other stores know this one by."""
         return await self._store._write(inbox.origin(self._store.new_id()))
 
-    async def claim(self, again_s: float, limit: int) -> list[tuple[Posted, int]]:
-        """Letters that are to be sent, and how often they were; nobody else sends them for so long."""
+    async def claim(self, again_s: float, limit: int) -> list[tuple[Posted, int, int | None]]:
+        """Letters that are to be sent, how often they were, and where the broker had them; nobody else sends them
+        for so long."""
         now = self._store.clock()
         return await self._store._write(inbox.claim(now, now + timedelta(seconds=again_s), limit))
 
-    async def published(self, keys: Sequence[Key], again_s: float) -> None:
-        """The transport has these; they are sent again after so long, unless a receipt comes first."""
+    async def published(self, places: Sequence[tuple[Key, int]], again_s: float) -> None:
+        """The transport has these, and where; they are looked for after so long, unless a receipt comes first."""
         now = self._store.clock()
-        await self._store._write(inbox.published(keys, now, now + timedelta(seconds=again_s)))
+        await self._store._write(inbox.published(places, now, now + timedelta(seconds=again_s)))
 
     async def put_off(self, keys: Sequence[Key], again_s: float) -> None:
         """The transport did not take these."""

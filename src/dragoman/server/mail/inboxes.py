@@ -55,6 +55,7 @@ class Receive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
     lease_s: Seconds = 60.0
     wait_s: Annotated[float, Meta(ge=0, le=_MOST_WAIT_S)] = 0.0
+    letter_id: Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,128}$")] | None = None  # this one alone, if it is free
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +165,7 @@ async def receive(request: Request) -> Response:
     until = asyncio.get_running_loop().time() + asked.wait_s
     with mail.waking.wait_for(f"{mail.team_id}/{recipient}") as wait:
         while True:
-            found = await mail.receive(recipient, lease_s=asked.lease_s, limit=asked.limit)
+            found = await mail.receive(recipient, lease_s=asked.lease_s, limit=asked.limit, letter_id=asked.letter_id)
             left = until - asyncio.get_running_loop().time()
             if found or left <= 0 or doors_of(request).runs.is_stopping or await request.is_disconnected():
                 break

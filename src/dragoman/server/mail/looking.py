@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.errors import UnknownLetterError
+from dragoman.letters.kept import DeadLetter
 from dragoman.mail.graph import Spend, letter_graph
 from dragoman.server.answers import answer
 from dragoman.server.asking import text_param, whole_number
@@ -20,7 +21,7 @@ from dragoman.server.endpoint import Endpoint, Query
 from dragoman.server.evaluation import EvaluationTold, told
 from dragoman.server.history import shown
 from dragoman.server.mail.sending import Sent
-from dragoman.server.mail.values import DeadTold, Letters, LetterTold, dead_told, letter_told
+from dragoman.server.mail.values import DeadTold, DeadWhole, Letters, LetterTold, dead_told, dead_whole, letter_told
 from dragoman.server.mailroom import SCOPE, agents_of, mail_of
 from dragoman.server.principal import principal_of
 from dragoman.server.refusing import not_found
@@ -118,14 +119,22 @@ async def dead_letters(request: Request) -> Response:
     return answer(DeadLetters(seen))
 
 
-async def resend(request: Request) -> Response:
-    """Send a dead letter again."""
-    mail = mail_of(request)
-    dead_id = request.path_params["dead_id"]
-    found = await mail.dead_letters(dead_id=dead_id, resent_too=True)
+async def dead_letter(request: Request) -> Response:
+    """One of them, with what came."""
+    return answer(dead_whole(await _dead(request), mail_of(request)))
+
+
+async def _dead(request: Request) -> DeadLetter:
+    found = await mail_of(request).dead_letters(dead_id=request.path_params["dead_id"], resent_too=True)
     if not found or not _sees(request, found[0].sender_id or "", found[0].recipient_id):
         raise not_found()
-    receipt = await mail.resend(dead_id)
+    return found[0]
+
+
+async def resend(request: Request) -> Response:
+    """Send a dead letter again."""
+    dead = await _dead(request)
+    receipt = await mail_of(request).resend(dead.id)
     return answer(
         Sent(
             letter_id=receipt.letter_id,
@@ -180,6 +189,15 @@ ENDPOINTS = (
             Query("limit", {"type": "integer", "minimum": 1}, "how many at most"),
         ),
         answers={200: DeadLetters},
+        scope=SCOPE,
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/mail/dead/{dead_id}",
+        dead_letter,
+        name="dead_letter",
+        summary="A dead letter, with what came as a text without secrets",
+        answers={200: DeadWhole},
         scope=SCOPE,
     ),
     Endpoint(

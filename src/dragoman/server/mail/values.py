@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from dragoman.letters import write_letter
 from dragoman.letters.kept import DeadLetter, LetterState, Posted
+from dragoman.mail import Mail
 from dragoman.mail.posting import shown
+from dragoman.mail.seen import seen
+from dragoman.redaction import Redactor
 from dragoman.store.mail import Standing
+
+_REDACTOR: Final = Redactor()
 
 
 class LetterTold(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +30,10 @@ class LetterTold(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     taken_at: datetime | None
     ended_at: datetime | None = None
+    leased_until: datetime | None = None  # somebody has it; if that is over, it is free
+    retry_at: datetime | None = None  # it failed, and is tried again then
+    error_class: str | None = None  # of its last failure
+    waits_for: tuple[str, ...] = ()  # tasks that have not succeeded
     session_id: str | None = None
     turn_id: str | None = None
     letter: dict[str, Any]
@@ -50,6 +59,14 @@ class DeadTold(msgspec.Struct, frozen=True, kw_only=True):
     resent_at: datetime | None = None
 
 
+class DeadWhole(DeadTold, frozen=True, kw_only=True):
+    """The same, with what came as a text."""
+
+    raw: str | None  # without secrets; none where nothing could be kept
+    raw_bytes: int  # how much came
+    is_changed: bool  # secrets were taken out, it was cut, or it is no text
+
+
 def letter_told(standing: Standing) -> LetterTold:
     """A letter as its team sees it."""
     posted = standing.posted
@@ -63,6 +80,10 @@ def letter_told(standing: Standing) -> LetterTold:
         attempts=standing.attempts,
         taken_at=posted.created_at,
         ended_at=standing.ended_at,
+        leased_until=standing.leased_until,
+        retry_at=standing.retry_at,
+        error_class=standing.error_class,
+        waits_for=standing.waits_for,
         session_id=posted.session_id,
         turn_id=posted.turn_id,
         letter=plain_letter(posted),
@@ -88,3 +109,13 @@ def dead_told(dead: DeadLetter) -> DeadTold:
         letter_id=dead.letter_id,
         resent_at=dead.resent_at,
     )
+
+
+def dead_whole(dead: DeadLetter, mail: Mail) -> DeadWhole:
+    """A dead letter with what came, as a text without secrets."""
+    told = msgspec.structs.asdict(dead_told(dead))
+    raw = mail.raw_of(dead)
+    if raw is None:
+        return DeadWhole(**told, raw=None, raw_bytes=0, is_changed=False)
+    made = seen(raw, _REDACTOR)
+    return DeadWhole(**told, raw=made.text, raw_bytes=made.size, is_changed=made.is_changed)
