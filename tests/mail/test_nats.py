@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,8 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 @contextlib.asynccontextmanager
 async def opened(folder: Path, name: str, broker: Broker, **options: object) -> AsyncIterator[Mail]:
     """The mail of a store of its own."""
-    transport = NatsTransport(broker.url, resend_s=1.0, **options)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"resend_s": 1.0, "redeliver_s": 2.0, **options}
+    transport = NatsTransport(broker.url, **given)
     async with (
         open_store(f"sqlite:///{folder / f'{name}.db'}") as store,
         Mail(store, transport=transport, sealing=Sealing.from_text(KEYS)) as mail,
@@ -119,6 +121,18 @@ async def test_a_broker_that_loses_everything_loses_nothing(tmp_path: Path, brok
             assert sorted(await received(there, "ARCH", 50)) == sorted(f"L{number}" for number in range(50))
             await emptied(here)
             assert await there.receive("ARCH") == []
+
+
+async def test_what_nobody_asks_for_is_on_the_broker_once_however_long_it_waits(tmp_path: Path, broker: Broker) -> None:
+    async with opened(tmp_path, "one", broker, resend_s=0.1) as here:
+        for number in range(3):
+            await here.send(result(f"T{number}"))
+        await asyncio.sleep(1.5)
+        transport = here.transport
+        assert isinstance(transport, NatsTransport)
+        assert transport._js is not None
+        state = (await transport._js.stream_info("DRAGOMAN_MAIL")).state
+        assert (state.messages, state.last_seq) == (3, 3)
 
 
 async def test_a_receipt_that_was_lost_is_sent_again(tmp_path: Path, broker: Broker) -> None:

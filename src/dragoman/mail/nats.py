@@ -6,8 +6,9 @@
 A letter that is sent is in the outbox of the sender's store. The relay publishes it and marks it when JetStream has it.
 Whoever attends to the recipient pulls it, commits it to the inbox of its own store, and acknowledges after that. Then a
 receipt goes back, and only the receipt takes the letter out of the outbox; where both sides have one store, the row in
-the inbox is the receipt. What has none after ``resend_s`` is published again, and the inbox knows what it has: so a
-broker that loses everything loses nothing.
+the inbox is the receipt. What has none after ``resend_s`` is looked for on the broker and published again if it is not
+there, and the inbox knows what it has: so a broker that loses everything loses nothing. What was given to somebody who
+died is brought again after ``redeliver_s``.
 
 Of one task, the outbox sends one letter to a recipient at a time, so that the order holds on the way.
 
@@ -53,10 +54,10 @@ _log: Final = logging.getLogger("dragoman.mail.nats")
 _ROOM: Final = 1024  # for the headers, which count as well
 _MAX_PAYLOAD: Final = 1024 * 1024  # what a server takes unless it is told otherwise
 _FETCH_S: Final = 1.0
-_ACK_WAIT_S: Final = 30.0
 _PUBLISH_S: Final = 5.0
 _RECONNECT_S: Final = 0.25
 _ORIGIN: Final = "Dragoman-Origin"
+_MESSAGE_ID: Final = "Nats-Msg-Id"
 _TROUBLE: Final = (nats.errors.Error, OSError, TimeoutError, EOFError)
 
 
@@ -71,6 +72,7 @@ class NatsTransport:
         prefix: str = "dragoman.mail",
         replicas: int = 1,
         resend_s: float = 30.0,
+        redeliver_s: float = 30.0,
         batch: int = 256,
         monitor: str | None = None,
         **options: Any,
@@ -81,6 +83,7 @@ class NatsTransport:
         self._prefix = prefix
         self._replicas = replicas
         self._resend_s = resend_s
+        self._redeliver_s = redeliver_s
         self._batch = batch
         self._monitor = monitor
         self._options = options
@@ -215,9 +218,10 @@ class NatsTransport:
         if due is None or due > self._mail.store.clock():
             return 0
         claimed = await room.claim(self._resend_s, self._batch)
-        outcomes = await asyncio.gather(*(self._publish(posted, attempts) for posted, attempts in claimed))
-        sent = [_key(posted) for (posted, _), error in zip(claimed, outcomes, strict=True) if error is None]
-        failed = [_key(posted) for (posted, _), error in zip(claimed, outcomes, strict=True) if error is not None]
+        outcomes = await asyncio.gather(*(self._hand_over(*one) for one in claimed))
+        keys = [_key(posted) for posted, _, _ in claimed]
+        sent = [(key, place) for key, place in zip(keys, outcomes, strict=True) if place is not None]
+        failed = [key for key, place in zip(keys, outcomes, strict=True) if place is None]
         if sent:
             await room.published(sent, self._resend_s)
         if failed:
@@ -225,23 +229,41 @@ class NatsTransport:
             await self._ensure_stream()
         return len(sent)
 
-    async def _publish(self, posted: Posted, attempts: int) -> Exception | None:
+    async def _hand_over(self, posted: Posted, attempts: int, place: int | None) -> int | None:
+        """Hand a letter to JetStream, unless it has it already; where it has it, or nothing if that failed."""
+        name = "/".join(_key(posted))
+        try:
+            if place is not None and await self._is_there(name, place):
+                return place
+            return await self._publish(posted, name, attempts)
+        except _TROUBLE as error:
+            _log.debug("letter %s is sent later: %s", posted.letter_id, error)
+            return None
+
+    async def _is_there(self, name: str, place: int) -> bool:
+        """Whether the broker still has a letter: nobody has asked for it yet, or somebody is about to."""
+        assert self._js is not None
+        try:
+            found = await self._js.get_msg(self._stream, seq=place)
+        except nats.js.errors.NotFoundError:
+            return False
+        said: str = (found.headers or {}).get(_MESSAGE_ID, "")
+        return said.partition("#")[0] == name
+
+    async def _publish(self, posted: Posted, name: str, attempts: int) -> int:
         """Hand a letter to JetStream, and wait until it has it."""
         assert self._js is not None
         assert self._mail is not None
         again = f"#{attempts}" if attempts else ""  # what was lost behind the broker's back must not count as doubled
-        headers = {
-            "Nats-Msg-Id": f"{posted.team_id}/{posted.recipient_id}/{posted.letter_id}{again}",
-            _ORIGIN: self._origin,
-        }
+        headers = {_MESSAGE_ID: f"{name}{again}", _ORIGIN: self._origin}
+        subject = self._subject(posted.recipient_id, posted.team_id)
         try:
-            await self._js.publish(self._subject(posted.recipient_id, posted.team_id), packed(posted), headers=headers)
+            taken = await self._js.publish(subject, packed(posted), headers=headers)
         except nats.errors.MaxPayloadError:
             what = "the broker does not carry a letter of that size"
             await self._mail.store.mail.give_up_sending(posted, reason="letter_too_large", error=what)
-        except _TROUBLE as error:
-            return error
-        return None
+            return 0
+        return taken.seq
 
     def _subject(self, recipient_id: str, team_id: str) -> str:
         return f"{self._prefix}.{team_id.encode().hex() or '_'}.{recipient_id}"
@@ -286,7 +308,7 @@ class NatsTransport:
         config = ConsumerConfig(
             durable_name=name,
             ack_policy=AckPolicy.EXPLICIT,
-            ack_wait=_ACK_WAIT_S,
+            ack_wait=self._redeliver_s,
             filter_subject=subject,
             max_ack_pending=4 * self._batch,
         )

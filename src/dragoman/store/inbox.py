@@ -413,8 +413,8 @@ def _claimed(
     now: datetime, until: datetime, limit: int
 ) -> Generator[Statement, Rows, list[tuple[Posted, int, int | None]]]:
     rows = yield (
-        f"SELECT o.attempts, o.broker_seq, {_COLUMNS} FROM outbox AS o JOIN letters AS l ON l.recipient_id = o.recipient_id"
-        " AND l.team_id = o.team_id AND l.letter_id = o.letter_id"
+        f"SELECT o.attempts, o.broker_seq, {_COLUMNS} FROM outbox AS o JOIN letters AS l"
+        " ON l.recipient_id = o.recipient_id AND l.team_id = o.team_id AND l.letter_id = o.letter_id"
         " WHERE o.state = 'ready' AND o.available_at <= ?"
         f" ORDER BY o.available_at, o.number LIMIT ?{LOCKED}",
         (micros(now), limit),

@@ -55,6 +55,7 @@ CREATE TABLE outbox (
   available_at BIGINT NOT NULL, -- when it is to be sent, or sent again
   attempts BIGINT NOT NULL,
   published_at BIGINT,
+  broker_seq BIGINT, -- where the broker has it
   PRIMARY KEY (recipient_id, team_id, letter_id)
 );
 CREATE INDEX outbox_ready ON outbox (available_at) WHERE state = 'ready';

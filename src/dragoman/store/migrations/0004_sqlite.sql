@@ -55,6 +55,7 @@ CREATE TABLE outbox (
   available_at INTEGER NOT NULL, -- when it is to be sent, or sent again
   attempts INTEGER NOT NULL,
   published_at INTEGER,
+  broker_seq INTEGER, -- where the broker has it
   PRIMARY KEY (recipient_id, team_id, letter_id)
 ) WITHOUT ROWID;
 CREATE INDEX outbox_ready ON outbox (available_at) WHERE state = 'ready';
