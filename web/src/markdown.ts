@@ -26,13 +26,28 @@ const marked = new Marked({
 });
 
 export interface Section {
+  start: number; // where in the text
   raw: string;
   token: Token;
 }
 
-// The text cut at its top level, so that a text which grows is drawn anew at its end alone.
-export function sections(text: string): Section[] {
-  return marked.lexer(text).flatMap((token) => (token.type === "space" || token.type === "def" ? [] : [{ raw: token.raw, token }]));
+export interface Cut {
+  text: string;
+  sections: Section[];
+}
+
+// The text cut at its top level. Of a text that has grown, only its end is read again: what comes may still belong to the
+// last two sections (a line may turn out to go on a list), and changes none before them.
+export function cut(given: string, before: Cut | null = null): Cut {
+  const text = given.replace(/\r\n?/g, "\n");
+  const kept = before && text.startsWith(before.text) ? before.sections.slice(0, -2) : [];
+  const sections = [...kept];
+  let at = (kept.length && before?.sections[kept.length]?.start) || 0;
+  for (const token of marked.lexer(text.slice(at))) {
+    if (token.type !== "space" && token.type !== "def") sections.push({ start: at, raw: token.raw, token });
+    at += token.raw.length;
+  }
+  return { text, sections };
 }
 
 export function safeHtml({ token }: Section): string {

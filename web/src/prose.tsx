@@ -1,12 +1,15 @@
-// A text in Markdown. A text that grows is drawn anew at its end alone.
+// A text in Markdown. A text that grows is read and drawn anew at its end alone.
+import { useRef } from "preact/hooks";
+import { cut, safeHtml, type Cut, type Section } from "./markdown.ts";
 import { memo } from "./memo.ts";
-import { safeHtml, sections, type Section } from "./markdown.ts";
 
 export function Prose({ text }: { text: string }) {
+  const last = useRef<Cut | null>(null);
+  if (last.current?.text !== text) last.current = cut(text, last.current);
   return (
     <div class="prose">
-      {sections(text).map((section, at) => (
-        <SectionShown key={at} section={section} />
+      {last.current.sections.map((section) => (
+        <SectionShown key={section.start} section={section} />
       ))}
     </div>
   );
