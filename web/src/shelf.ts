@@ -138,7 +138,7 @@ let timer = 0;
 export function say(words: string): void {
   notice.set(words);
   clearTimeout(timer);
-  timer = setTimeout(() => notice.set(null), 4000) as unknown as number;
+  timer = setTimeout(() => notice.set(null), 3000) as unknown as number;
 }
 
 export async function trying(deed: () => Promise<unknown>): Promise<void> {
