@@ -115,7 +115,30 @@ async def test_a_disk_that_fills_up_in_the_middle_is_said_and_the_next_turn_work
         assert it.fakes["anthropic"].refused == []
 
 
-@pytest.mark.parametrize("when", [AnswerBegan, TextDelta, AnswerEnded])
+async def test_a_session_may_be_deleted_as_soon_as_its_last_answer_is_told(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent()
+        said = await told_to(agent)
+        turn = agent.turn(it.session, "Hello?")
+        await interrupted(turn, AnswerEnded, lambda: it.store.delete_session(it.session))
+        assert [name for name in await types_in(agent, said) if name in ENDS] == ["turn.completed"]
+        assert (await it.store.verify()).is_sound
+
+
+async def test_the_last_answer_its_entries_and_the_end_of_the_lease_are_one_step(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent, other = await it.agent(), await it.agent()
+        async for event in agent.turn(it.session, "Hello?"):
+            if isinstance(event, AnswerEnded):
+                written = await it.store.entries.agent(it.session, agent.agent_key)
+                assert [entry["type"] for entry in written] == ["task", "final"]
+                assert (await other.ask(it.session, "Me too")).fault is None
+        kept = await messages(it)
+        assert [one.role for one in kept] == [Role.USER, Role.ASSISTANT] * 2
+        assert it.fakes["anthropic"].refused == []
+
+
+@pytest.mark.parametrize("when", [AnswerBegan, TextDelta])
 async def test_a_session_may_be_deleted_while_a_turn_runs_in_it(when: type, tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic") as it:
         agent = await it.agent()

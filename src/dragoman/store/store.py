@@ -49,6 +49,7 @@ from dragoman.store.runs import RunMethods
 from dragoman.store.searching import Searching
 from dragoman.store.tenure import Tenure
 from dragoman.store.trace import TraceMethods
+from dragoman.store.turns import TurnMethods
 from dragoman.store.values import (
     ErasureReceipt,
     Hit,
@@ -81,7 +82,7 @@ def now_utc() -> datetime:
     return datetime.now(UTC)
 
 
-class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMethods):
+class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMethods, TurnMethods):
     """A store of sessions. ``open_store`` makes one; use it with ``async with``."""
 
     engine: str

@@ -33,6 +33,7 @@ class Tenure:
         self._seconds = seconds
         self._renewing: asyncio.Task[None] | None = None
         self._waiting: asyncio.TimerHandle | None = None  # most turns end before there is something to renew
+        self._is_given_back = False
 
     async def __aenter__(self) -> Self:
         try:
@@ -47,7 +48,14 @@ class Tenure:
         self._renewing = asyncio.create_task(self._renew(), name=f"dragoman-lease-{self.session_id}")
 
     async def __aexit__(self, *_: object) -> None:
-        await unbroken(self._given_back())
+        if self._waiting is not None and self._is_given_back and self._renewing is None:
+            self._waiting.cancel()
+        else:
+            await unbroken(self._given_back())
+
+    def was_given_back(self) -> None:
+        """The right was given back with the last thing that the turn has stored."""
+        self._is_given_back = True
 
     def check(self) -> None:
         """Raise what the right was lost to: ``ConflictError`` or ``UnknownSessionError``."""
@@ -62,7 +70,8 @@ class Tenure:
             await asyncio.wait([self._renewing])
             if not self._renewing.cancelled():
                 self._renewing.exception()  # whoever wanted to know has asked
-        await self._store.release_lease(self.session_id, self.owner)
+        if not self._is_given_back:
+            await self._store.release_lease(self.session_id, self.owner)
 
     async def _renew(self) -> None:
         while True:

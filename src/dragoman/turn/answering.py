@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -20,7 +21,7 @@ from dragoman.event import StreamEvent, unfold
 from dragoman.exchange import ErrorClass, Fault, Options, Reply, StopReason, Written
 from dragoman.handoff import projected
 from dragoman.mending import repair
-from dragoman.message import MessageStatus, TokenUsage
+from dragoman.message import Message, MessageStatus, TokenUsage
 from dragoman.rules import calls_of
 from dragoman.settings import Endpoint
 from dragoman.store import Row
@@ -125,8 +126,7 @@ class _Asking:
         message = self.growing.message(reply, context, status)
         turn.agent.note_call(turn.model, reply.fault, session_id=turn.session.id)
         try:
-            row = await self.growing.end(message)
-            await self._learn_ids()
+            row = await self._ended(message, reply)
         finally:  # it was called and paid for, also if that cannot be stored
             tell_ended(turn, message.id, reply, usage, self.journal)
         turn.history.append(row.message)
@@ -136,6 +136,20 @@ class _Asking:
         if reply.fault is not None:
             await self._give_up_calls(row)
         return turn.answer
+
+    async def _ended(self, message: Message, reply: Reply) -> Row:
+        """Store the answer, what its calls are called by whom and, if it is the last one, what ends the turn."""
+        turn, known = self.turn, self.turn.adapter.ids.entries
+        beside: dict[str, Any] = {"tool_ids": known[turn.known_ids :]}
+        is_last = reply.stop_reason is not StopReason.PAUSED and not any(calls_of(message))
+        if is_last:
+            beside |= {"entries": turn.entries(message), "agent_key": turn.agent.agent_key, "owner": turn.tenure.owner}
+        row = await self.growing.end(message, **beside)
+        turn.known_ids = len(known)
+        if is_last:
+            turn.is_traced = True
+            turn.tenure.was_given_back()
+        return row
 
     async def _give_up_calls(self, row: Row) -> None:
         """Nobody runs what an answer asks for that is none."""
@@ -155,14 +169,6 @@ class _Asking:
 
     def _now(self) -> datetime:
         return self.turn.agent.clock()
-
-    async def _learn_ids(self) -> None:
-        """Keep what the provider calls the calls of its answer, and what it was told to call those of others."""
-        turn = self.turn
-        entries = turn.adapter.ids.entries
-        if len(entries) > turn.known_ids:
-            await turn.agent.store.learn_tool_ids(turn.session.id, entries[turn.known_ids :])
-            turn.known_ids = len(entries)
 
 
 async def _make_place(turn: Turn) -> None:

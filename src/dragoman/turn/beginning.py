@@ -16,6 +16,7 @@ from dragoman.adapter import estimated_tokens
 from dragoman.bus import Payload, Scope, catalogue
 from dragoman.catalog import Model
 from dragoman.codec import content_hash
+from dragoman.entries import Entry, entries_from_messages
 from dragoman.errors import FormatError, RoutingError, SettingsError, StoreError
 from dragoman.exchange import ErrorClass, StopReason, ToolDefinition
 from dragoman.ids import ToolIds, derived_ulid
@@ -23,6 +24,7 @@ from dragoman.message import Message, MessageMetadata, MessageStatus, Role, Text
 from dragoman.routing import Decision, Policy, TurnFacts, decide, facts_of
 from dragoman.rules import Call, calls_of
 from dragoman.store import Row, Session
+from dragoman.store.tenure import Tenure
 from dragoman.turn.seeing import policy_of
 from dragoman.turn.tally import Tally
 from dragoman.turn.telling import tell, without_secrets
@@ -52,6 +54,7 @@ class Turn:
         ids: ToolIds,
         scope: Scope,
         tally: Tally,
+        tenure: Tenure,
         waiting: Waiting,
         left: list[Call],
     ) -> None:
@@ -65,6 +68,7 @@ class Turn:
         self.scope = scope
         self.tally = tally
         self.known_ids = len(ids.entries)  # of calls, as stored
+        self.tenure = tenure
         self.waiting = waiting
         self.left = left  # calls of an earlier turn that have no result
         self.asking: Message | None = calling(history) if left else None  # whose calls are to be answered
@@ -72,6 +76,7 @@ class Turn:
         self.steps = 0  # how often the model was asked to answer
         self.place: Row | None = None  # of the next answer, if it is stored already
         self.answer: AnswerEnded | None = None  # the last one of this turn
+        self.is_traced = False  # its entries are written
         self.is_over = False  # and everybody is told
 
     @property
@@ -106,6 +111,12 @@ class Turn:
         may = self.steps < self.agent.max_steps
         return may and (is_paused or self.asking is not None) and not self.pending
 
+    def entries(self, *more: Message) -> list[Entry]:
+        """What the agent did in this turn, as entries of its own."""
+        said = [message for message in self.history if message.metadata.run_id == self.turn_id]
+        made: list[Entry] = entries_from_messages((*said, *more), agent_key=self.agent.agent_key).wire
+        return made
+
     def tell(self, what: Payload | str, payload: dict[str, Any] | None = None) -> None:
         """Say that something happened in this turn."""
         tell(self.scope, what, payload)
@@ -122,16 +133,16 @@ class Turn:
         return Message("", "", role, tuple(content), told, NO_TIME)
 
 
-async def begun(agent: Agent, asked: Asked, tally: Tally | None) -> Turn:
+async def begun(agent: Agent, asked: Asked, tenure: Tenure, tally: Tally | None) -> Turn:
     """A turn whose model is chosen, and nothing is stored yet. Once it is told that it began, nothing waits here."""
-    session = await agent.store.get_session(asked.session_id)
-    rows = [row async for row in agent.store.history(asked.session_id)]
+    found = await agent.store.open_turn(asked.session_id)
+    session, rows = found.session, found.rows
     await _close_interrupted(agent, session, rows)
     history = [*_prompt(agent, asked, session), *(_in_session(session, row.message) for row in rows)]
     left = await left_open(agent.store, session.id, history)
     waiting = Waiting(agent, asked, left)
     _check(asked, history, left, waiting)
-    ids = ToolIds(await agent.store.tool_ids(session.id))
+    ids = ToolIds(found.tool_ids)
     tally = tally or Tally(asked.run_id or agent.store.new_id())
     scope = agent.bus.scope(session.id, tally.turn_id)
     decision = await _decided(agent, asked, session, history, scope=scope, tools=waiting.tools.definitions)
@@ -147,6 +158,7 @@ async def begun(agent: Agent, asked: Asked, tally: Tally | None) -> Turn:
         ids=ids,
         scope=scope,
         tally=tally,
+        tenure=tenure,
         waiting=waiting,
         left=left,
     )

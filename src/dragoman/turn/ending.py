@@ -9,7 +9,6 @@ import logging
 from typing import Final
 
 from dragoman.bus import Payload, catalogue
-from dragoman.entries import entries_from_messages
 from dragoman.errors import DragomanError
 from dragoman.exchange import ErrorClass, Fault, StopReason
 from dragoman.message import MessageStatus, TextBlock, ToolResultBlock, ToolUseBlock
@@ -141,7 +140,6 @@ def _tell_failure(turn: Turn, code: str, error_class: ErrorClass, message: str) 
 
 
 async def _trace(turn: Turn) -> None:
-    """What the agent did in this turn, as entries of its own."""
-    said = [message for message in turn.history if message.metadata.run_id == turn.turn_id]
-    entries = entries_from_messages(said, agent_key=turn.agent.agent_key).wire
-    await turn.agent.store.entries.append(turn.session.id, entries, agent_key=turn.agent.agent_key)
+    """Write what the agent did in this turn, unless that was stored with its last answer."""
+    if not turn.is_traced:
+        await turn.agent.store.entries.append(turn.session.id, turn.entries(), agent_key=turn.agent.agent_key)

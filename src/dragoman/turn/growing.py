@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Final
+from typing import Any, Final
 
 from dragoman.adapter import Adapter, RequestContext
 from dragoman.errors import DragomanError
@@ -83,10 +83,10 @@ class Growing:
         )
         return made.replace(metadata=metadata)
 
-    async def end(self, message: Message) -> Row:
-        """Write the answer as it ended."""
+    async def end(self, message: Message, **beside: Any) -> Row:
+        """Write the answer as it ended, and what ends with it (see ``end_answer`` of a store)."""
         self._is_ending = True
         self._wait_no_longer()
         if self._storing is not None:
             await asyncio.wait([self._storing])
-        return await self._store.update(self._context.session_id, message)
+        return await self._store.end_answer(self._context.session_id, message, **beside)

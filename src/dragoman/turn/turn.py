@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 async def run(agent: Agent, asked: Asked, tally: Tally | None = None) -> AsyncGenerator[TurnEvent, None]:
     """One turn, as it happens. To close it, or to cancel the task that waits for it, cancels the turn."""
     async with agent.store.turn(asked.session_id) as tenure:
-        turn = await begun(agent, asked, tally)
+        turn = await begun(agent, asked, tenure, tally)
         try:
             yield await unbroken(question_stored(turn))
             if agent.summarises:
