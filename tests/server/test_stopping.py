@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -82,3 +83,16 @@ async def test_a_turn_that_takes_too_long_ends_as_an_error_and_keeps_what_there_
         rows = await server.store.tail("of-r1")
         assert [row.message.role.value for row in rows][:2] == ["user", "assistant"]
         assert all(row.message.metadata.status is not MessageStatus.PARTIAL for row in rows)
+
+
+async def test_who_is_told_twice_does_not_wait(tmp_path: Path) -> None:
+    async with waiting_server(tmp_path, grace_s=3600) as (server, waiting):
+        async with server.client.post(RUNS, json=_input("r1")) as answer:
+            assert answer.status == 202
+        await waiting.has_begun.wait()
+        for _ in range(2):
+            server.server.handle_exit(signal.SIGINT, None)
+        while (run := await server.store.newest_run("of-r1")) is not None and run.is_running:
+            await asyncio.sleep(0.05)
+        assert run is not None
+        assert run.status == "error"

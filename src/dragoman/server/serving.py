@@ -134,13 +134,16 @@ class ChatServer(uvicorn.Server):
         self.doors = doors
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, let running turns end, then close what is left."""
-        ending = asyncio.create_task(self._end_runs())
+        """Stop accepting, let running turns end, then close what is left. Who is told twice does not wait."""
+        ending = asyncio.create_task(self.doors.runs.close(self.doors.options.grace_s))
         await super().shutdown(sockets)
+        while not ending.done() and not self.force_exit:
+            await asyncio.wait([ending], timeout=0.1)
+        if not ending.done():
+            ending.cancel()
+            await asyncio.wait([ending])
+            ending = asyncio.create_task(self.doors.runs.close())
         await ending
-
-    async def _end_runs(self) -> None:
-        await self.doors.runs.close(self.doors.options.grace_s)
 
 
 @contextlib.asynccontextmanager
