@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -149,6 +150,20 @@ async def test_a_model_that_cannot_go_on_is_refused_and_the_active_one_stays(cha
     placed = {"model": "blind-anthropic", "policy": "placeholder"}
     assert (await told(chat_server.client.patch(where, json=placed)))["model"] == "fake-anthropic:blind"
     assert (await told(chat_server.client.patch(where, json={"model": None})))["model"] is None
+
+
+async def test_a_picture_is_described_for_a_model_that_cannot_see_it(chat_server: Serving) -> None:
+    picture = ImageBlock(ImageSource("base64", base64.b64encode(png()).decode()), "image/png")
+    seen = Message("", "", Role.USER, (TextBlock("look"), picture), MessageMetadata(), time_from(SOME_DAY))
+    name = await thread(chat_server, seen)
+    chat_server.fake.say("a red square")
+    asked = {"model": "blind-anthropic", "policy": "describe"}
+    changed = await told(chat_server.client.patch(f"{API}/threads/{name}", json=asked))
+    assert changed["model"] == "fake-anthropic:blind"
+    chat_server.fake.say("Red.")
+    await chat_server.agent.ask(name, "Which colour?")
+    assert "a red square" in str(chat_server.fake.bodies[-1])
+    assert chat_server.fake.refused == []
 
 
 async def test_a_fork_shares_what_came_before(server: Serving) -> None:

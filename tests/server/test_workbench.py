@@ -89,7 +89,7 @@ async def test_a_preflight_tells_what_a_swap_would_lose_and_changes_nothing(chat
     [
         ("", "missing_parameter"),
         ("model=nobody:nothing", "unknown_model"),
-        ("model=anthropic&policy=describe", "invalid_parameter"),
+        ("model=anthropic&policy=guess", "invalid_parameter"),
         ("model=anthropic&model=x", "duplicate_parameter"),
     ],
 )

@@ -6,9 +6,8 @@ and whatever lists or searches several asks the store for the caller's alone.
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -18,7 +17,7 @@ from starlette.responses import Response
 from dragoman.attachments import Owner
 from dragoman.attachments.paths import prefix_of
 from dragoman.errors import DamagedError, UnknownMessageError
-from dragoman.handoff import plan_swap
+from dragoman.handoff import Policy
 from dragoman.server.answers import answer, cursor_for, owners_of, place_from
 from dragoman.server.asking import json_body, read_as, text_param, whole_number
 from dragoman.server.endpoint import Endpoint, Query
@@ -27,9 +26,9 @@ from dragoman.server.principal import Principal, owned_session, principal_of
 from dragoman.server.refusing import Refusal, not_found
 from dragoman.server.rows import id_of, words_of
 from dragoman.server.state import Doors, doors_of
-from dragoman.server.swapping import history_of, model_asked
+from dragoman.server.swapping import swapped
 from dragoman.store import Hit, Session, Store
-from dragoman.turn.seeing import with_terms
+from dragoman.turn.seeing import swap_to
 
 _PAGE: Final = 30
 _SNIPPET: Final = 160  # characters
@@ -67,7 +66,7 @@ class ChangedThread(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     title: Title | UnsetType | None = UNSET
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=200)] | UnsetType | None = UNSET
-    policy: Literal["strict", "placeholder"] = "strict"  # what becomes of a picture that the new model cannot see
+    policy: Policy = "strict"  # what becomes of a picture that the new model cannot see
 
 
 class ForkAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -171,27 +170,14 @@ async def change_thread(request: Request) -> Response:
     doors = doors_of(request)
     session = await owned_session(request, request.path_params["id"])
     asked = read_as(await json_body(request), ChangedThread)
-    changes: dict[str, Any] = {}
-    if asked.title is not UNSET:
-        changes["title"] = _shown(asked.title)
+    title = asked.title if asked.title is UNSET else _shown(asked.title)
     if asked.model is None:
-        changes["active_model"] = None
+        session = await swap_to(doors.store, session, None, "strict")
     elif asked.model is not UNSET:
-        changes["active_model"] = await _checked_model(doors, session, asked.model, asked)
-        changes["metadata"] = with_terms(session.metadata, asked.policy)
-    if changes:
-        session = await doors.store.change_session(session.id, **changes)
+        session = await swapped(doors, session, asked.model, asked.policy)
+    if title is not UNSET:
+        session = await doors.store.rename_session(session.id, title)
     return answer(await described(request, session))
-
-
-async def _checked_model(doors: Doors, session: Session, name: str, asked: ChangedThread) -> str:
-    """The id of a model, if nothing stands in its way."""
-    adapter = await model_asked(doors, session, name)
-    messages = await history_of(doors.store, session)
-    plan = await asyncio.to_thread(plan_swap, messages, adapter, policy=asked.policy)
-    if not plan.is_possible:
-        raise Refusal(409, "swap_refused", " ".join(plan.blockers))
-    return adapter.model.id
 
 
 def _shown(title: str | None) -> str | None:

@@ -21,7 +21,7 @@ from dragoman import codec, formats, pages
 from dragoman.catalog import Model
 from dragoman.errors import UnknownPriceError
 from dragoman.exchange import Request as Conversation
-from dragoman.handoff import BlockPlan, Policy, SwapPlan, plan_swap
+from dragoman.handoff import BlockPlan, Policy, SwapPlan
 from dragoman.message import AudioBlock, ContentBlock, DocumentBlock, ImageBlock, ImageSource, Message, VideoBlock
 from dragoman.pricing import ReceiptLine, receipt
 from dragoman.server.answers import answer, owners_of
@@ -32,7 +32,7 @@ from dragoman.server.principal import owned_session, principal_of
 from dragoman.server.refusing import Refusal
 from dragoman.server.rows import id_of, usage_of
 from dragoman.server.state import Doors, doors_of
-from dragoman.server.swapping import history_of, model_asked
+from dragoman.server.swapping import history_of, planned
 from dragoman.store import Session, Store, Totals
 from dragoman.store.values import PricedCall
 from dragoman.value import identity
@@ -135,13 +135,8 @@ async def preflight(request: Request) -> Response:
     """What would become of a thread if another model went on with it."""
     doors = doors_of(request)
     session = await owned_session(request, request.path_params["id"])
-    policy = _policy_param(request)
-    adapter = await model_asked(doors, session, text_param(request, "model", most=200))
-    messages = await history_of(doors.store, session)
-    plan = await asyncio.to_thread(
-        plan_swap, messages, adapter, policy=policy, prices=doors.agent.prices, at=doors.agent.clock()
-    )
-    return answer(_told(session, plan))
+    name, policy = text_param(request, "model", most=200), _policy_param(request)
+    return answer(_told(session, await planned(doors, session, name, policy)))
 
 
 def _policy_param(request: Request) -> Policy:
@@ -150,8 +145,10 @@ def _policy_param(request: Request) -> Policy:
             return "strict"
         case "placeholder":
             return "placeholder"
+        case "describe":
+            return "describe"
         case _:
-            raise Refusal(422, "invalid_parameter", "policy is strict or placeholder.")
+            raise Refusal(422, "invalid_parameter", "policy is strict, placeholder or describe.")
 
 
 def _told(session: Session, plan: SwapPlan) -> Preflight:
@@ -450,7 +447,7 @@ ENDPOINTS = (
             Query("model", summary="The model, by its id or an alias", required=True),
             Query(
                 "policy",
-                {"type": "string", "enum": ["strict", "placeholder"]},
+                {"type": "string", "enum": ["strict", "placeholder", "describe"]},
                 "What becomes of a picture that it cannot see",
             ),
         ),
