@@ -35,6 +35,7 @@ def serve(
     tool: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_TOOL")] = (),
     mcp: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_MCP")] = (),
     workspace: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_WORKSPACE")] = None,
+    allow_origin: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_ALLOW_ORIGIN")] = (),
     require_keys: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_REQUIRE_KEYS", negative=())] = None,
     keys_file: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_KEYS_FILE")] = None,
     grace_s: Annotated[float | None, Parameter(env_var="DRAGOMAN_SERVE_GRACE_S", validator=_Seconds)] = None,
@@ -73,6 +74,9 @@ def serve(
         An MCP server of the configuration file whose tools it may use; say it again for more.
     workspace
         The folder in which tools work. Without it, this one.
+    allow_origin
+        The address of another server whose pages may ask from a browser, as https://app.example.org; say it again for
+        more.
     require_keys
         Let nobody in without a key, also from this machine.
     keys_file

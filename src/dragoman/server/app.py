@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -35,6 +35,7 @@ from dragoman.server import (
     workbench,
 )
 from dragoman.server.endpoint import Endpoint
+from dragoman.server.origins import allowed_origin, asked_beforehand, is_preflight, shown_to
 from dragoman.server.principal import Principal, authenticated, principal_of
 from dragoman.server.refusing import Refusal, not_found, refused
 from dragoman.server.state import Doors
@@ -79,7 +80,7 @@ def make_app(doors: Doors, also: tuple[Endpoint, ...] = ()) -> ASGIApp:
     app.router.redirect_slashes = False
     app.state.doors = doors
     app.state.endpoints = known
-    return Doorway(app)
+    return Doorway(app, doors.options.allow_origin)
 
 
 def _route(endpoint: Endpoint) -> Route:
@@ -118,8 +119,9 @@ async def _failed(request: Request, error: Exception) -> Response:
 class Doorway:
     """What every request and every answer passes."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, origins: Iterable[str] = ()) -> None:
         self.app = app
+        self._origins = frozenset(origin.encode() for origin in origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -128,19 +130,22 @@ class Doorway:
         begun = time.perf_counter()
         scope["dragoman.request_id"] = name = f"req_{secrets.token_hex(12)}"
         status = 0
+        origin = allowed_origin(scope, self._origins) if self._origins else None
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = _with_ours(message.get("headers", ()), name)
+                message["headers"] = _with_ours(message.get("headers", ()), name, origin)
             await send(message)
 
         try:
-            if (refusal := _refusal_of_host(scope)) is None:
-                await self.app(scope, receive, send_with_headers)
-            else:
+            if (refusal := _refusal_of_host(scope)) is not None:
                 await refused(Request(scope), refusal)(scope, receive, send_with_headers)
+            elif origin is not None and is_preflight(scope):
+                await Response(status_code=204, headers=asked_beforehand())(scope, receive, send_with_headers)
+            else:
+                await self.app(scope, receive, send_with_headers)
         finally:
             _log_answer(scope, status, begun)
 
@@ -170,9 +175,10 @@ def _log_answer(scope: Scope, status: int, begun: float) -> None:
     )
 
 
-def _with_ours(headers: Any, request_id: str) -> list[tuple[bytes, bytes]]:
+def _with_ours(headers: Any, request_id: str, origin: bytes | None) -> list[tuple[bytes, bytes]]:
     """The headers of an answer with those that all have; a policy of its own stays."""
     own = list(headers)
     named = {key.lower() for key, _ in own}
     ours = (*HEADERS, _POLICY, (b"x-request-id", request_id.encode()))
-    return [*own, *(pair for pair in ours if pair[0] not in named)]
+    allowing = shown_to(origin) if origin is not None else ()
+    return [*own, *(pair for pair in ours if pair[0] not in named), *allowing]

@@ -93,7 +93,9 @@ async def serve(request: Request) -> Response:
         return RedirectResponse(direct, 307, headers={"cache-control": "private, no-store"})
     opened = await doors.attachments.open(place.bucket, place.path, None)
     # There is no Range: a file is small enough to be sent whole, and then a thousand ranges cost nothing.
-    return StreamingResponse(_all(opened), headers={**serving_headers(opened), "accept-ranges": "none"})
+    # Pages of other servers may show it: who has the URL may see the file.
+    ours = {"accept-ranges": "none", "cross-origin-resource-policy": "cross-origin"}
+    return StreamingResponse(_all(opened), headers={**serving_headers(opened), **ours})
 
 
 def _as_asked(request: Request) -> str:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+Origin = Annotated[str, msgspec.Meta(pattern="^https?://([a-z0-9.-]+|\\[[0-9a-f:.]+\\])(:[0-9]{1,5})?$")]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
 
@@ -31,6 +32,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tool: tuple[str, ...] = ()  # built-in tools that it may use
     mcp: tuple[str, ...] = ()  # MCP servers of the configuration file whose tools it may use
     workspace: str | None = None  # the folder in which tools work; without one, that of the process
+    allow_origin: tuple[Origin, ...] = ()  # pages of other servers that may ask from a browser
     require_keys: bool = False  # also on this machine
     keys_file: str | None = None  # where the pepper of the keys is; without one, beside the store
     grace_s: Seconds = 30.0  # how long running turns may take after the server was told to stop

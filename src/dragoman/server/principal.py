@@ -102,7 +102,8 @@ def refuse_strangers(request: Request) -> None:
         what = "A proxy stands in front of this server. Start it with --base-url or --require-keys, and send a key."
         raise Refusal(403, "proxy_not_allowed", what)
     origin = request.headers.get("origin")
-    if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
+    allowed = doors_of(request).options.allow_origin
+    if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}", *allowed):
         raise Refusal(403, "origin_not_allowed", "Without a key, only pages of this server may ask.")
 
 
