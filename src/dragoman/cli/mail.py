@@ -207,9 +207,9 @@ def _print_mailboxes(boxes: list[MailboxCounts], *, json: bool) -> None:
         return
     widest = max(9, *(len(box.recipient_id) for box in boxes))
     names = ("ready", "leased", "waiting", "behind", "held", "away", "done", "dead")
-    out.print(Text(f"{'recipient':{widest}}" + "".join(f"{name:>9}" for name in names), "dim"))
+    print_line(out, Text(f"{'recipient':{widest}}" + "".join(f"{name:>8}" for name in names), "dim"))
     for box in boxes:
-        counts = "".join(f"{getattr(box, name):>9,}" for name in names)
+        counts = "".join(f"{getattr(box, name):>8,}" for name in names)
         print_line(out, Text(f"{safe_line(box.recipient_id):{widest}}{counts}"))
 
 
