@@ -57,6 +57,44 @@ def test_every_schema_is_one_and_every_reference_leads_somewhere() -> None:
         jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
 
 
+def test_no_request_has_a_field_that_says_who_asks_or_what_they_may() -> None:
+    """Not even one that is ignored: what a caller is, their key says."""
+    said = document(endpoints())
+    schemas = said["components"]["schemas"]
+
+    def names(value: object, seen: set[str]) -> set[str]:
+        if isinstance(value, list):
+            return {name for inner in value for name in names(inner, seen)}
+        if not isinstance(value, dict):
+            return set()
+        found = set(value["properties"]) if isinstance(value.get("properties"), dict) else set()
+        reference = value.get("$ref", "").rpartition("/")[2]
+        if reference and reference not in seen:
+            found |= names(schemas[reference], seen | {reference})
+        return found | {name for inner in value.values() for name in names(inner, seen)}
+
+    forbidden = {
+        "user",
+        "team",
+        "owner",
+        "scopes",
+        "budget",
+        "costusd",
+        "keyid",
+        "apikey",
+        "isadmin",
+        "baseurl",
+        "apibase",
+    }
+    forbidden |= {"userid", "teamid"}
+    for path, methods in said["paths"].items():
+        for method, operation in methods.items():
+            asked = names(operation.get("requestBody", {}), set())
+            asked |= {one["name"] for one in operation.get("parameters", [])}
+            plain = {re.sub("[^a-z]", "", name.lower()) for name in asked}
+            assert plain & forbidden == set(), f"{method} {path}"
+
+
 def test_only_what_tells_nothing_of_anybody_is_public() -> None:
     assert {one.path for one in endpoints() if one.public} <= PUBLIC
 

@@ -21,6 +21,7 @@ import pytest
 from dragoman.cli.serve import options_from
 from dragoman.errors import SettingsError
 from dragoman.server.options import ServeOptions
+from dragoman.server.serving import address_of_attachments
 from dragoman.settings import load
 
 
@@ -186,6 +187,15 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, said: str) -> None:
     config.chmod(0o600)
     with pytest.raises(SettingsError, match=said.split(maxsplit=1)[0]):
         options_from({}, "memory:", load(environment={}, file=config, keyring=lambda _: None))
+
+
+def test_attachments_lie_beside_a_file_and_are_named_for_a_server() -> None:
+    beside = address_of_attachments(ServeOptions(store="sqlite:////srv/my chats.db"))
+    assert beside == "file:///srv/my%20chats.db-attachments"
+    with pytest.raises(SettingsError, match="--attachments"):
+        address_of_attachments(ServeOptions(store="postgresql://localhost/chats"))
+    named = ServeOptions(store="postgresql://localhost/chats", attachments="s3://files/here")
+    assert address_of_attachments(named) == "s3://files/here"
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ import uvicorn
 from dragoman import settings as keys
 from dragoman.attachments import open_attachments
 from dragoman.errors import SettingsError
+from dragoman.mail import Mail
 from dragoman.server import logs
 from dragoman.server.app import make_app
 from dragoman.server.endpoint import Endpoint
@@ -33,7 +34,7 @@ from dragoman.server.options import ServeOptions, address
 from dragoman.server.runs import Runs
 from dragoman.server.state import Doors
 from dragoman.settings import Setting, Settings
-from dragoman.store import open_store
+from dragoman.store import Store, open_store
 from dragoman.tools.offering import offered
 from dragoman.turn import Agent
 
@@ -92,10 +93,20 @@ async def opened_doors(
         }
         agent = await stack.enter_async_context(Agent(store, settings=chosen, **given))
         doors = Doors(store, agent, attachments, options)
+        if options.nats:
+            doors.mail = await stack.enter_async_context(_carried_mail(store, options))
         doors.runs = Runs(doors)
         doors.runs.start()
         stack.push_async_callback(doors.runs.close)
         yield doors
+
+
+def _carried_mail(store: Store, options: ServeOptions) -> Mail:
+    """Mail that brokers carry between stores."""
+    from dragoman.mail.nats import NatsTransport  # noqa: PLC0415  an extra
+
+    carrier = NatsTransport(options.nats, replicas=options.nats_replicas, monitor=options.nats_monitor)
+    return Mail(store, transport=carrier)
 
 
 def address_of_attachments(options: ServeOptions) -> str:
@@ -252,11 +263,13 @@ def _stopped_with_parent(server: uvicorn.Server) -> Iterator[None]:
         server.should_exit = True
 
     loop = asyncio.get_running_loop()
-    loop.add_reader(parent.sentinel, stop)
+    with contextlib.suppress(NotImplementedError):  # not every system has loops that look at such a handle
+        loop.add_reader(parent.sentinel, stop)
     try:
         yield
     finally:
-        loop.remove_reader(parent.sentinel)
+        with contextlib.suppress(NotImplementedError):
+            loop.remove_reader(parent.sentinel)
 
 
 def _supervise(options: ServeOptions, listener: socket.socket) -> None:
