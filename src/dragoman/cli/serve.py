@@ -35,6 +35,11 @@ def serve(
     tool: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_TOOL")] = (),
     mcp: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_MCP")] = (),
     workspace: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_WORKSPACE")] = None,
+    nats: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_NATS")] = (),
+    nats_replicas: Annotated[
+        int | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_REPLICAS", validator=validators.Number(gte=1, lte=5))
+    ] = None,
+    nats_monitor: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_MONITOR")] = None,
     allow_origin: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_ALLOW_ORIGIN")] = (),
     require_keys: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_REQUIRE_KEYS", negative=())] = None,
     keys_file: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_KEYS_FILE")] = None,
@@ -74,6 +79,13 @@ def serve(
         An MCP server of the configuration file whose tools it may use; say it again for more.
     workspace
         The folder in which tools work. Without it, this one.
+    nats
+        The address of a NATS broker that carries letters to other stores, as nats://broker:4222; say it again for the
+        others of its cluster. Without it, mail stays in this store.
+    nats_replicas
+        On how many brokers of a cluster a letter is. Without it, one.
+    nats_monitor
+        Where a broker says how safe what it has is, as http://broker:8222.
     allow_origin
         The address of another server whose pages may ask from a browser, as https://app.example.org; say it again for
         more.

@@ -32,6 +32,9 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tool: tuple[str, ...] = ()  # built-in tools that it may use
     mcp: tuple[str, ...] = ()  # MCP servers of the configuration file whose tools it may use
     workspace: str | None = None  # the folder in which tools work; without one, that of the process
+    nats: tuple[str, ...] = ()  # brokers that carry letters to other stores; without one, mail stays in this one
+    nats_replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1  # on how many brokers a letter is
+    nats_monitor: str | None = None  # where a broker says how safe what it has is
     allow_origin: tuple[Origin, ...] = ()  # pages of other servers that may ask from a browser
     require_keys: bool = False  # also on this machine
     keys_file: str | None = None  # where the pepper of the keys is; without one, beside the store

@@ -1,0 +1,57 @@
+"""Two servers, each with a store of its own, and a broker between them: what is sent at one is received at the other."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from dragoman.letters import task_result_letter
+from dragoman.mail.remote import RemoteMail
+from tests.mail.brokers import Broker, running
+from tests.server.conftest import serving
+from tests.server.test_threads import told
+
+
+def result(number: int) -> Any:
+    return task_result_letter(
+        sender_id="CA",
+        recipient_id="ARCH",
+        task_id=f"T-{number}",
+        timestamp="2026-11-15T12:00:00Z",
+        output="done",
+        message_id=f"m{number}",
+    )
+
+
+async def test_letters_go_from_one_server_to_another_and_nothing_is_lost_when_one_is_away(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "broker")
+    folders = [tmp_path / name for name in ("here", "there")]
+    for folder in folders:
+        folder.mkdir()
+    with running(broker):
+        options: dict[str, Any] = {"nats": (broker.url,)}
+        async with serving(folders[0], **options) as here, RemoteMail(here.base_url) as sender:
+            seen = set[str]()
+            for number in range(5):  # while nobody is there
+                await sender.send(result(number))
+            async with serving(folders[1], **options) as there:
+                seen |= await received(there.base_url, 5)
+            for number in range(5, 10):  # and again
+                await sender.send(result(number))
+            async with serving(folders[1], **options) as there:
+                seen |= await received(there.base_url, 5)
+                boxes = (await told(there.client.get("/api/v1/mail")))["mailboxes"]
+    assert seen == {f"m{number}" for number in range(10)}
+    assert [(box["recipient_id"], box["done"]) for box in boxes] == [("ARCH", 10)]
+
+
+async def received(base_url: str, count: int) -> set[str]:
+    seen = set[str]()
+    async with RemoteMail(base_url, wait_s=1) as mail, mail.mailbox("ARCH") as mailbox, asyncio.timeout(60):
+        async for delivery in mailbox:
+            assert delivery.letter_id not in seen
+            seen.add(delivery.letter_id)
+            if len(seen) == count:
+                break
+    return seen
