@@ -38,5 +38,5 @@ function isNarrow(): boolean {
 
 function skip(event: Event): void {
   event.preventDefault();
-  document.querySelector<HTMLElement>("#words")?.focus();
+  document.querySelector<HTMLElement>("#words, main .scroll")?.focus();
 }

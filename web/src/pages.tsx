@@ -3,6 +3,7 @@ import type { ComponentChild } from "preact";
 import { Chat } from "./chat.tsx";
 import { Costs } from "./costs.tsx";
 import type { IconName } from "./icons.tsx";
+import { Mail } from "./mail/mail.tsx";
 
 export interface Page {
   name: string; // "" is where everybody begins
@@ -13,5 +14,6 @@ export interface Page {
 
 export const PAGES: Page[] = [
   { name: "", label: "Chat", icon: "chat", show: () => <Chat /> },
+  { name: "mail", label: "Mail", icon: "mail", show: () => <Mail /> },
   { name: "costs", label: "Costs", icon: "coins", show: () => <Costs /> },
 ];

@@ -1,0 +1,67 @@
+// What the server says, and says anew: asked for again every few seconds while somebody looks, and at once when told to.
+import { useCallback, useEffect, useRef, useState } from "preact/hooks";
+import { needsKey, problemFrom } from "../api.ts";
+import { EventLines } from "../sse.ts";
+import type { Problem } from "../view.ts";
+import * as calls from "./calls.ts";
+
+const EVERY_MS = 4000;
+const PAUSE_MS = 3000;
+
+export interface Live<T> {
+  value: T | null; // null: not heard yet
+  problem: Problem | null; // of the last time; what was heard before stays
+  again: () => void;
+}
+
+// `name` says what is asked for: when it is another one, what was heard before goes.
+export function useLive<T>(name: string, ask: () => Promise<T>): Live<T> {
+  const [heard, setHeard] = useState<{ name: string; value: T | null; problem: Problem | null }>({ name, value: null, problem: null });
+  const asking = useRef(ask);
+  asking.current = ask;
+  const again = useCallback(async () => {
+    try {
+      const value = await asking.current();
+      setHeard({ name, value, problem: null });
+    } catch (error) {
+      setHeard((before) => ({ name, value: before.name === name ? before.value : null, problem: problemFrom(error) }));
+    }
+  }, [name]);
+  useEffect(() => {
+    let isOver = false;
+    const ask = () => void (!isOver && !document.hidden && !needsKey.value && again());
+    const timer = setInterval(ask, EVERY_MS);
+    const stop = needsKey.watch(ask);
+    addEventListener("visibilitychange", ask);
+    ask();
+    return () => {
+      isOver = true;
+      clearInterval(timer);
+      stop();
+      removeEventListener("visibilitychange", ask);
+    };
+  }, [again]);
+  return heard.name === name ? { ...heard, again } : { value: null, problem: null, again };
+}
+
+// Calls whenever something arrives in a mailbox, until the signal is given.
+export async function listen(recipient: string, arrived: () => void, signal: AbortSignal): Promise<void> {
+  while (!signal.aborted) {
+    try {
+      await heard(await calls.stream(recipient, signal), arrived);
+    } catch {
+      // The connection is gone, or the server is: asking every few seconds goes on meanwhile.
+    }
+    if (!signal.aborted) await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
+  }
+}
+
+async function heard(answer: Response, arrived: () => void): Promise<void> {
+  const reader = answer.body?.getReader();
+  const [decoder, lines] = [new TextDecoder(), new EventLines()];
+  for (;;) {
+    const { done, value } = (await reader?.read()) ?? { done: true, value: undefined };
+    if (done) return;
+    if (lines.feed(decoder.decode(value, { stream: true })).length) arrived();
+  }
+}

@@ -1,0 +1,81 @@
+// The pages of the mail: mailboxes, letters, tasks, what is behind a letter, dead letters, and trends.
+import { useCell } from "../cell.ts";
+import { IconButton } from "../icons.tsx";
+import { copyCode } from "../messages.tsx";
+import * as shelf from "../shelf.ts";
+import { DeadLetters } from "./dead.tsx";
+import { LetterPage } from "./letter.tsx";
+import { Mailbox } from "./mailbox.tsx";
+import { Mailboxes } from "./mailboxes.tsx";
+import { linkTo, placeFrom, type Place } from "./place.ts";
+import { Task } from "./task.tsx";
+import { TrendsPage } from "./trends.tsx";
+
+const TABS: { label: string; place: Place }[] = [
+  { label: "Mailboxes", place: { kind: "boxes" } },
+  { label: "Trends", place: { kind: "trends", by: "agent", name: null } },
+  { label: "Dead letters", place: { kind: "dead" } },
+];
+
+export function Mail() {
+  const { id } = useCell(shelf.route);
+  const place = placeFrom(id);
+  const title = titleOf(place);
+  return (
+    <section class="page mail" aria-labelledby="mail-title">
+      <header class="head row">
+        <IconButton icon="menu" label="Conversations" class="narrow-only" onClick={() => shelf.isDrawerOpen.set(true)} />
+        <h1 id="mail-title">{title}</h1>
+        <nav class="tabs" aria-label="Mail">
+          {TABS.map((tab) => (
+            <a key={tab.label} href={linkTo(tab.place)} aria-current={tab.place.kind === place.kind ? "page" : tab.place.kind === sectionOf(place) ? "true" : undefined}>
+              {tab.label}
+            </a>
+          ))}
+        </nav>
+      </header>
+      <div class="scroll" key={place.kind === "trends" ? place.kind : linkTo(place)} tabindex={0} role="region" aria-label={title} onClick={copyCode}>
+        <div class="measure">{shown(place)}</div>
+      </div>
+    </section>
+  );
+}
+
+// Under which of the tabs a page stands.
+function sectionOf(place: Place): Place["kind"] {
+  return place.kind === "dead" || place.kind === "trends" ? place.kind : "boxes";
+}
+
+function titleOf(place: Place): string {
+  switch (place.kind) {
+    case "boxes":
+      return "Mail";
+    case "box":
+      return `Mailbox of ${place.recipient}`;
+    case "task":
+      return `Task ${place.task}`;
+    case "letter":
+      return `Letter to ${place.recipient}`;
+    case "dead":
+      return "Dead letters";
+    case "trends":
+      return "Trends";
+  }
+}
+
+function shown(place: Place) {
+  switch (place.kind) {
+    case "boxes":
+      return <Mailboxes />;
+    case "box":
+      return <Mailbox recipient={place.recipient} />;
+    case "task":
+      return <Task task={place.task} />;
+    case "letter":
+      return <LetterPage recipient={place.recipient} letter={place.letter} />;
+    case "dead":
+      return <DeadLetters />;
+    case "trends":
+      return <TrendsPage by={place.by} name={place.name} />;
+  }
+}

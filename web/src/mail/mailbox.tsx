@@ -1,0 +1,34 @@
+// The letters of a mailbox, the newest first, as they arrive.
+import { useEffect, useState } from "preact/hooks";
+import * as calls from "./calls.ts";
+import { listen, useLive } from "./live.ts";
+import { Filter, Letters, ProblemNote } from "./parts.tsx";
+import { FirstLetter } from "./teach.tsx";
+import { fits } from "./words.ts";
+
+export function Mailbox({ recipient }: { recipient: string }) {
+  const { value: letters, problem, again } = useLive(`box/${recipient}`, () => calls.lettersTo(recipient));
+  const [words, setWords] = useState("");
+  useEffect(() => {
+    const over = new AbortController();
+    void listen(recipient, again, over.signal);
+    return () => over.abort();
+  }, [recipient, again]);
+  const shown = (letters ?? []).filter((letter) => fits(letter, words.trim()));
+  return (
+    <>
+      <ProblemNote problem={problem} />
+      {letters === null && !problem && <p class="hint">Looking …</p>}
+      {letters?.length === 0 && <FirstLetter recipient={recipient} onSent={again} />}
+      {letters !== null && letters.length > 0 && (
+        <>
+          <div class="row between bar">
+            <p class="muted">{letters.length < 100 ? "The newest first" : "The newest hundred"}</p>
+            <Filter label="Filter letters" value={words} onChange={setWords} />
+          </div>
+          {shown.length ? <Letters letters={shown} label={`Letters to ${recipient}`} /> : <p class="hint">None of these letters says that.</p>}
+        </>
+      )}
+    </>
+  );
+}

@@ -1,0 +1,81 @@
+// Every mailbox, and how much is in it.
+import { useState } from "preact/hooks";
+import { moment } from "../format.ts";
+import * as calls from "./calls.ts";
+import { useLive } from "./live.ts";
+import { Filter, ProblemNote } from "./parts.tsx";
+import { linkTo } from "./place.ts";
+import { FirstLetter } from "./teach.tsx";
+import type { Mailbox } from "./wire.ts";
+import { COLUMNS, countsOf, HUMAN, inOrder, inWords } from "./words.ts";
+
+export function Mailboxes() {
+  const { value: boxes, problem, again } = useLive("mailboxes", calls.mailboxes);
+  const [words, setWords] = useState("");
+  const shown = inOrder(boxes ?? []).filter((box) => box.recipient_id.toLowerCase().includes(words.trim().toLowerCase()));
+  return (
+    <>
+      <ProblemNote problem={problem} />
+      {boxes === null && !problem && <p class="hint">Looking …</p>}
+      {boxes?.length === 0 && <FirstLetter onSent={again} />}
+      {boxes !== null && boxes.length > 0 && (
+        <>
+          <div class="row between bar">
+            <p class="muted" role="status">
+              {inWords(countsOf(boxes))}
+            </p>
+            <Filter label="Filter by name" value={words} onChange={setWords} />
+          </div>
+          {shown.length ? <Table boxes={shown} /> : <p class="hint">No mailbox is called like that.</p>}
+        </>
+      )}
+    </>
+  );
+}
+
+function Table({ boxes }: { boxes: readonly Mailbox[] }) {
+  return (
+    <table class="boxes">
+      <caption class="hidden">Mailboxes</caption>
+      <thead>
+        <tr>
+          <th scope="col">Mailbox</th>
+          {COLUMNS.map(({ name, label }) => (
+            <th key={name} scope="col" class="number">
+              {label}
+            </th>
+          ))}
+          <th scope="col" class="when">
+            Last letter
+          </th>
+        </tr>
+      </thead>
+      <tbody>
+        {boxes.map((box) => (
+          <Row key={box.recipient_id} box={box} />
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+function Row({ box }: { box: Mailbox }) {
+  const counts = countsOf([box]);
+  return (
+    <tr>
+      <th scope="row">
+        <a class="stretched" href={linkTo({ kind: "box", recipient: box.recipient_id })}>
+          {box.recipient_id}
+        </a>
+        {box.recipient_id === HUMAN && <span class="muted small"> for people</span>}
+        <span class="muted small narrow-only block">{inWords(counts)}</span>
+      </th>
+      {COLUMNS.map(({ name }) => (
+        <td key={name} class={`number ${counts[name] ? name : "zero"}`}>
+          {counts[name]}
+        </td>
+      ))}
+      <td class="when muted small">{box.newest_at ? <time dateTime={box.newest_at}>{moment(box.newest_at)}</time> : "none"}</td>
+    </tr>
+  );
+}

@@ -1,0 +1,152 @@
+// How agents and models do over time: scores, successes and durations, of all together or of one.
+import { useMemo } from "preact/hooks";
+import { Code } from "../code.tsx";
+import { count, dollars, duration, modelName } from "../format.ts";
+import { Icon } from "../icons.tsx";
+import * as calls from "./calls.ts";
+import { useLive } from "./live.ts";
+import { ProblemNote } from "./parts.tsx";
+import { linkTo, type By } from "./place.ts";
+import { Lines } from "./plot.tsx";
+import { durationColumns, DURATIONS_MS, hasAny, scoreColumns, shortDuration, spanName } from "./spans.ts";
+import { withKey } from "./teach.tsx";
+import type { GroupTrend, Step, Trends } from "./wire.ts";
+import { percent, score } from "./words.ts";
+
+export function TrendsPage({ by, name }: { by: By; name: string | null }) {
+  const { value: trends, problem } = useLive(`trends/${by}`, () => calls.trends(by));
+  const chosen = trends?.groups.find((one) => one.name === name) ?? trends?.groups[0] ?? null;
+  return (
+    <>
+      <ProblemNote problem={problem} />
+      {trends === null && !problem && <p class="hint">Adding up …</p>}
+      {trends !== null && !chosen && <NothingJudged />}
+      {trends !== null && chosen && (
+        <>
+          <Plots group={chosen} step={trends.step} />
+          <nav class="row bar by" aria-label="By whom">
+            <a href={linkTo({ kind: "trends", by: "agent", name: null })} aria-current={by === "agent" ? "true" : undefined}>
+              By agent
+            </a>
+            <a href={linkTo({ kind: "trends", by: "model", name: null })} aria-current={by === "model" ? "true" : undefined}>
+              By model
+            </a>
+          </nav>
+          <Groups trends={trends} chosen={chosen} />
+        </>
+      )}
+    </>
+  );
+}
+
+function Plots({ group, step }: { group: GroupTrend; step: Step }) {
+  const newest = JSON.stringify(group.spans);
+  const scores = useMemo(() => scoreColumns(group.spans), [newest]);
+  const durations = useMemo(() => durationColumns(group.spans), [newest]);
+  return (
+    <>
+      <p class="figure">
+        {group.summary.average_score === null ? "–" : score(group.summary.average_score)}{" "}
+        <span class="muted">
+          average score of {group.name === null ? "everybody" : modelName(group.name)}
+          {group.summary.success_rate !== null && `, ${percent(group.summary.success_rate)} with success`}, {count(group.summary.count)} evaluations
+        </span>
+      </p>
+      <Lines title="Score and success" columns={scores} step={step} format={score} most={1} lines={[{ label: "average score", colour: "--accent" }, { label: "success rate", colour: "--hl-keyword", isDashed: true }]} />
+      {hasAny(durations) ? (
+        <Lines title="Durations" columns={durations} step={step} format={shortDuration} incrs={DURATIONS_MS} lines={[{ label: "half of them, p50", colour: "--accent" }, { label: "95 of 100, p95", colour: "--hl-keyword", isDashed: true }]} />
+      ) : (
+        <p class="hint">No evaluation says how long it took; duration_sec does.</p>
+      )}
+      <SpanTable group={group} step={step} />
+    </>
+  );
+}
+
+function SpanTable({ group, step }: { group: GroupTrend; step: Step }) {
+  return (
+    <details class="as-json">
+      <summary>
+        <Icon name="chevron" size={14} /> The same as a table, by the {step}
+        {step !== "hour" && " in UTC"}
+      </summary>
+      <div class="table prose" tabindex={0} role="region" aria-label="Evaluations over time">
+        <table>
+          <thead>
+            <tr>
+              <th>{step}</th>
+              <th align="right">Evaluations</th>
+              <th align="right">Score</th>
+              <th align="right">Success</th>
+              <th align="right">p50</th>
+              <th align="right">p95</th>
+            </tr>
+          </thead>
+          <tbody>
+            {group.spans.map((one) => (
+              <tr key={one.at}>
+                <td>{spanName(Date.parse(one.at) / 1000, step)}</td>
+                <td align="right">{count(one.count)}</td>
+                <td align="right">{one.average_score === null ? "" : score(one.average_score)}</td>
+                <td align="right">{one.success_rate === null ? "" : percent(one.success_rate)}</td>
+                <td align="right">{one.p50_ms === null ? "" : duration(one.p50_ms)}</td>
+                <td align="right">{one.p95_ms === null ? "" : duration(one.p95_ms)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </details>
+  );
+}
+
+const GOES: Record<GroupTrend["direction"], string> = { up: "↗ better", down: "↘ worse", steady: "→ steady", unknown: "" };
+
+function Groups({ trends, chosen }: { trends: Trends; chosen: GroupTrend }) {
+  return (
+    <div class="table prose" tabindex={0} role="region" aria-label={`By ${trends.by}`}>
+      <table>
+        <thead>
+          <tr>
+            <th>{trends.by === "agent" ? "Agent" : "Model"}</th>
+            <th align="right">Evaluations</th>
+            <th align="right">Score</th>
+            <th align="right">Success</th>
+            <th align="right">p50</th>
+            <th align="right">p95</th>
+            <th align="right">Cost</th>
+            <th>Goes</th>
+          </tr>
+        </thead>
+        <tbody>
+          {trends.groups.map(({ name, summary, direction }) => (
+            <tr key={name} class={name === chosen.name ? "current" : ""}>
+              <td>
+                <a href={linkTo({ kind: "trends", by: trends.by, name })} aria-current={name === chosen.name ? "true" : undefined}>
+                  {name === null ? "All" : modelName(name)}
+                </a>
+              </td>
+              <td align="right">{count(summary.count)}</td>
+              <td align="right">{summary.average_score === null ? "" : score(summary.average_score)}</td>
+              <td align="right">{summary.success_rate === null ? "" : percent(summary.success_rate)}</td>
+              <td align="right">{summary.durations ? duration(summary.durations.p50_ms) : ""}</td>
+              <td align="right">{summary.durations ? duration(summary.durations.p95_ms) : ""}</td>
+              <td align="right">{summary.cost_usd === null ? "" : dollars(Number(summary.cost_usd))}</td>
+              <td>{GOES[direction]}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function NothingJudged() {
+  return (
+    <div class="teaching">
+      <h2>Nothing was judged yet</h2>
+      <p class="muted">A result that comes with a score or a success is an evaluation, and anybody may add their own. What was judged draws the lines here, and teaches the routing which model does well.</p>
+      <Code text={`curl ${location.origin}/evaluate -H 'Content-Type: application/json'${withKey()} \\\n  -d '{"task_id": "TASK-1", "agent_id": "BUILDER", "score": 0.9, "success": true, "duration_sec": 12.5}'`} language="sh" />
+    </div>
+  );
+}
