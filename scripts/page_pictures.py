@@ -58,7 +58,7 @@ async def _answer(page: Page, it: Site) -> None:
 
 async def _swap(page: Page) -> None:
     await page.emulate_media(color_scheme="dark")
-    await page.keyboard.press("Control+m")
+    await page.keyboard.press("Control+/")
     await page.get_by_label("Find a model").fill("gemini-3.8-flash")
     await page.keyboard.press("Enter")
     await page.get_by_text("of this conversation").wait_for()

@@ -235,7 +235,7 @@ async def test_a_swap_is_shown_before_it_is_made(visitor: Visitor, site: Site) -
     site.fakes["anthropic"].say("Thought through.", thinking="Hm.")
     await visitor.open()
     await visitor.answered("Think", "Thought through.")
-    await visitor.page.keyboard.press("Control+m")
+    await visitor.page.keyboard.press("Control+/")
     await visitor.page.get_by_label("Find a model").fill("gemini-3.8-flash")
     await visitor.page.keyboard.press("Enter")
     await visitor.find("dialog", "2 blocks of this conversation are kept, 1 is not told as it was").wait_for()
@@ -301,6 +301,22 @@ async def test_a_question_is_changed_in_a_new_branch(visitor: Visitor, site: Sit
     site.fakes["anthropic"].say("Said three.")
     await visitor.answered("Say three", "Said three.")
     assert await visitor.find(".question .plain").all_inner_texts() == ["Say one", "Say three"]
+
+
+async def test_a_question_that_is_changed_keeps_its_pictures(visitor: Visitor, site: Site) -> None:
+    await visitor.open()
+    await visitor.page.set_input_files("input[type=file]", [picture(60)])
+    await visitor.find(".upload:not(.going)").wait_for()
+    site.fakes["anthropic"].say("A square.")
+    await visitor.answered("What is it?", "A square.")
+    await visitor.press("Go back to before the question")
+    await visitor.find(".welcome").wait_for()
+    await visitor.find(".upload img").wait_for()
+    before = len(site.fakes["anthropic"].bodies)
+    site.fakes["anthropic"].say("Still a square.")
+    await visitor.answered("And now?", "Still a square.")
+    (body,) = site.fakes["anthropic"].bodies[before:]
+    assert [part["type"] for part in body["messages"][-1]["content"]].count("image") == 1
 
 
 async def test_a_conversation_is_renamed_and_deleted(visitor: Visitor, site: Site) -> None:

@@ -29,6 +29,10 @@ export function rememberKey(key: string): void {
   needsKey.set(false);
 }
 
+export function hasKey(): boolean {
+  return sessionStorage.getItem(KEY) !== null;
+}
+
 export function problemFrom(error: unknown): Problem {
   if (!(error instanceof ApiError)) return { title: String(error), advice: "Load the page anew.", code: null, requestId: null };
   const advice = ADVICE[error.code] ?? (error.status === 0 ? OFFLINE : error.status >= 500 ? BROKEN : "");
@@ -50,13 +54,13 @@ function sentence(text: string): string {
   return /[.!?…]$/.test(begun) ? begun : `${begun}.`;
 }
 
-export async function call(path: string, init: RequestInit = {}): Promise<Response> {
+export async function call(path: string, init: RequestInit = {}, base = BASE): Promise<Response> {
   const headers = new Headers(init.headers);
   const key = sessionStorage.getItem(KEY);
   if (key) headers.set("Authorization", `Bearer ${key}`);
   let answer: Response;
   try {
-    answer = await fetch(BASE + path, { ...init, headers, credentials: "omit" });
+    answer = await fetch(base + path, { ...init, headers, credentials: "omit" });
   } catch (error) {
     if (init.signal?.aborted) throw error;
     throw new ApiError(0, "unreachable", "The server does not answer", null);
@@ -72,20 +76,20 @@ async function refused(answer: Response): Promise<ApiError> {
   return new ApiError(answer.status, code, message, request_id);
 }
 
-async function json<T>(path: string, init?: RequestInit): Promise<T> {
-  return (await (await call(path, init)).json()) as T;
+export async function json<T>(path: string, init?: RequestInit, base = BASE): Promise<T> {
+  return (await (await call(path, init, base)).json()) as T;
 }
 
-function sent(method: string, body: unknown): RequestInit {
+export function sent(method: string, body: unknown): RequestInit {
   return { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
 }
 
-function query(given: Record<string, string | number | null | undefined>): string {
+export function query(given: Record<string, string | number | null | undefined>): string {
   const pairs = Object.entries(given).flatMap(([name, value]) => (value == null ? [] : [[name, String(value)]]));
   return pairs.length ? `?${new URLSearchParams(pairs)}` : "";
 }
 
-const id = encodeURIComponent;
+export const id = encodeURIComponent;
 
 // --- conversations ---------------------------------------------------------------------------------------------------
 
@@ -175,8 +179,9 @@ export function upload(file: File, thread: string): Promise<Stored> {
   return json("/attachments", { method: "POST", body: form });
 }
 
+// A URL of a file that was sent before, to be sent again.
 export async function signedUrl(bucket: string, path: string): Promise<string> {
-  return ours((await json<{ url: string }>(`/attachments/signed-url${query({ bucket, path })}`)).url);
+  return (await json<{ url: string }>(`/attachments/signed-url${query({ bucket, path })}`)).url;
 }
 
 // A server on this machine may call itself by another of its names than the page does.

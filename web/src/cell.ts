@@ -37,3 +37,30 @@ export function useCell<T>(cell: Cell<T>): T {
   }, [cell]);
   return value;
 }
+
+// The same for a value that changes often: it is looked at once a frame. A page that nobody sees has no frames.
+export function useCellByFrame<T>(cell: Cell<T>): T {
+  const [value, setValue] = useState(() => cell.value);
+  useEffect(() => {
+    let frame = 0;
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const forget = () => {
+      cancelAnimationFrame(frame);
+      clearTimeout(timer);
+      frame = 0;
+    };
+    const look = () => {
+      forget();
+      setValue(() => cell.value);
+    };
+    const onChange = () => {
+      if (frame) return;
+      frame = requestAnimationFrame(look);
+      timer = setTimeout(look, 100);
+    };
+    look();
+    const leave = cell.watch(onChange);
+    return () => (leave(), forget());
+  }, [cell]);
+  return value;
+}

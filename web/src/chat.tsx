@@ -1,7 +1,7 @@
 // The page of a conversation: its head, its messages, and the field to write in.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Approvals } from "./approvals.tsx";
-import { useCell } from "./cell.ts";
+import { useCell, useCellByFrame } from "./cell.ts";
 import { Composer } from "./composer.tsx";
 import type { Conversation } from "./conversation.ts";
 import { Welcome } from "./welcome.tsx";
@@ -20,7 +20,7 @@ export function Chat() {
 }
 
 function Opened({ conversation }: { conversation: Conversation }) {
-  const view = useCell(conversation.view);
+  const view = useCellByFrame(conversation.view);
   return (
     <section class="chat" aria-label="Conversation">
       <Head view={view} />

@@ -33,7 +33,7 @@ export function suggest(words: string): void {
 
 export function Composer({ conversation, view }: { conversation: Conversation; view: View }) {
   const [text, setText] = useState(() => shelf.drafts.get(conversation.id)?.text ?? "");
-  const [uploads, setUploads] = useState<Upload[]>([]);
+  const [uploads, setUploads] = useState(() => (shelf.drafts.get(conversation.id)?.files ?? []).map(uploaded));
   const [isOver, setOver] = useState(false);
   const field = useRef<HTMLTextAreaElement>(null);
   const picker = useRef<HTMLInputElement>(null);
@@ -45,7 +45,7 @@ export function Composer({ conversation, view }: { conversation: Conversation; v
   useLayoutEffect(() => fit(field.current), [text]);
   useEffect(() => {
     shelf.drafts.set(conversation.id, { text, files });
-  }, [text]);
+  }, [text, uploads]);
   useEffect(() => {
     if (suggested === null) return;
     suggestion.set(null);
@@ -167,6 +167,12 @@ function UploadShown({ upload, onRemove }: { upload: Upload; onRemove: () => voi
       <IconButton icon="close" label={`Remove ${name}`} onClick={onRemove} />
     </li>
   );
+}
+
+// A file that the server has already.
+function uploaded(stored: Stored): Upload {
+  const isPicture = stored.mime_type.startsWith("image/");
+  return { id: ++counter, name: stored.name ?? stored.mime_type, preview: isPicture ? api.ours(stored.url) : null, stored, fault: null };
 }
 
 function said(error: unknown): string {

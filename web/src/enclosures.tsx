@@ -25,7 +25,7 @@ function Shown({ enclosure, number }: { enclosure: Enclosure; number: number }) 
     if (url || !place) return;
     let isLeft = false;
     api.signedUrl(place.bucket, place.path).then(
-      (found) => isLeft || setUrl(found),
+      (found) => isLeft || setUrl(api.ours(found)),
       () => isLeft || setGone(true),
     );
     return () => {

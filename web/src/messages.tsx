@@ -1,7 +1,8 @@
 // The messages of a conversation, as they are read.
 import { memo } from "./memo.ts";
 import { Call } from "./call.tsx";
-import type { Conversation } from "./conversation.ts";
+import * as api from "./api.ts";
+import type { Conversation, Draft } from "./conversation.ts";
 import { Enclosures } from "./enclosures.tsx";
 import { modelName, moment } from "./format.ts";
 import { Icon, IconButton } from "./icons.tsx";
@@ -67,7 +68,7 @@ const Shown = memo(
 
 function Question({ item, threadId, isBusy: busy }: { item: UserItem; threadId: string; isBusy: boolean }) {
   const seq = item.seq;
-  const again = () => void shelf.branch(threadId, (seq ?? 0) - 1, { text: item.text, files: [] });
+  const again = () => void shelf.trying(async () => shelf.branch(threadId, (seq ?? 0) - 1, await redrafted(item)));
   return (
     <article class="question" id={`m-${item.id}`} tabindex={-1} aria-label="You said">
       <div class="bubble">
@@ -138,8 +139,15 @@ const UNFINISHED: Record<string, string> = {
 export function undo(threadId: string): void {
   const question = shelf.open.value.view.value.items.findLast((item) => item.kind === "user");
   if (question?.kind === "user" && question.seq !== null) {
-    void shelf.branch(threadId, question.seq - 1, { text: question.text, files: [] });
+    const place = question.seq - 1;
+    void shelf.trying(async () => shelf.branch(threadId, place, await redrafted(question)));
   }
+}
+
+// A question as it was before it was sent, its files included.
+async function redrafted({ text, enclosures }: UserItem): Promise<Draft> {
+  const places = enclosures.flatMap(({ place }) => (place ? [place] : []));
+  return { text, files: await Promise.all(places.map(async (place) => ({ ...place, url: await api.signedUrl(place.bucket, place.path) }))) };
 }
 
 function PartShown({ part, isWaiting }: { part: Part; isWaiting: boolean }) {
@@ -181,7 +189,7 @@ function Working({ view }: { view: View }) {
   );
 }
 
-function copyCode(event: MouseEvent): void {
+export function copyCode(event: MouseEvent): void {
   const button = (event.target as HTMLElement).closest("[data-copy]");
   const code = button?.closest("figure")?.querySelector("code")?.textContent;
   if (code) void shelf.copy(code);

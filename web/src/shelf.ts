@@ -69,8 +69,14 @@ export function followAddress(): void {
 function arrive(): void {
   const to = routeFrom(location.hash);
   isDrawerOpen.set(false);
-  if (to.page === "" && to.id !== open.value.id) change(to.id === null ? beginning() : new Conversation(to.id, false, settled));
+  if (to.page === "" && !isThere(to)) change(to.id === null ? beginning() : new Conversation(to.id, false, settled));
   route.set(to);
+}
+
+// Whether the conversation of an address is open: without an id, one in which nothing was said yet.
+function isThere({ id }: Route): boolean {
+  const { view } = open.value;
+  return id === null ? !view.value.items.length && !view.value.isLoading : id === open.value.id;
 }
 
 export function begin(draft?: Draft): void {

@@ -16,7 +16,7 @@ export const SHORTCUTS: Shortcut[] = [
   { keys: ["Ctrl", "K"], says: "Search all conversations", fits: (event) => isCommand(event) && event.key.toLowerCase() === "k", does: () => focus("#search") },
   { keys: ["/"], says: "Search, when you are not writing", fits: (event) => isPlain(event) && event.key === "/", does: () => focus("#search") },
   { keys: ["Ctrl", "Shift", "O"], says: "New conversation", fits: (event) => isCommand(event) && event.shiftKey && event.key.toLowerCase() === "o", does: () => startAnew() },
-  { keys: ["Ctrl", "M"], says: "Choose a model", fits: (event) => isCommand(event) && event.key.toLowerCase() === "m", does: () => shelf.dialog.set({ kind: "models" }) },
+  { keys: ["Ctrl", "/"], says: "Choose a model", fits: (event) => isCommand(event) && event.key === "/", does: () => shelf.dialog.set({ kind: "models" }) },
   { keys: ["Ctrl", "Shift", "L"], says: "Light, dark, or as the system", fits: (event) => isCommand(event) && event.shiftKey && event.key.toLowerCase() === "l", does: nextTheme },
   { keys: ["Esc"], says: "Stop the answer", fits: (event) => event.key === "Escape" && !shelf.dialog.value && !event.isComposing, does: () => void shelf.open.value.stop() },
   { keys: ["?"], says: "This sheet", fits: (event) => isPlain(event) && event.key === "?", does: () => shelf.dialog.set({ kind: "help" }) },
