@@ -30,7 +30,7 @@ async def test_letters_go_from_one_server_to_another_and_nothing_is_lost_when_on
     for folder in folders:
         folder.mkdir()
     with running(broker):
-        options: dict[str, Any] = {"nats": (broker.url,)}
+        options: dict[str, Any] = {"nats": (broker.url,), "nats_monitor": broker.monitor}
         async with serving(folders[0], **options) as here, RemoteMail(here.base_url) as sender:
             seen = set[str]()
             for number in range(5):  # while nobody is there
@@ -42,7 +42,13 @@ async def test_letters_go_from_one_server_to_another_and_nothing_is_lost_when_on
             async with serving(folders[1], **options) as there:
                 seen |= await received(there.base_url, 5)
                 boxes = (await told(there.client.get("/api/v1/mail")))["mailboxes"]
+                delivery = (await told(there.client.get("/metrics")))["delivery"]
+                async with there.client.get("/metrics", headers={"accept": "text/plain"}) as answer:
+                    text = await answer.text()
     assert seen == {f"m{number}" for number in range(10)}
+    assert (delivery["transport"], delivery["broker"]) == ("NatsTransport", "connected")
+    assert delivery["delivery_durability"] == "power-safe"
+    assert "dragoman_broker_connected 1.0" in text.splitlines()
     assert [(box["recipient_id"], box["done"]) for box in boxes] == [("ARCH", 10)]
 
 

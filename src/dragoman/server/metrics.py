@@ -56,6 +56,15 @@ class CostMeasures(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
 
 
+class DeliveryMeasures(msgspec.Struct, frozen=True, kw_only=True):
+    """How safe letters are, in words."""
+
+    transport: str  # embedded, or what carries letters to other stores
+    durability: str  # of the store, which has every letter until it is done
+    broker: str | None = None  # connected, or not connected
+    delivery_durability: str | None = None  # of what is on its way
+
+
 class AllMeasures(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is measured."""
 
@@ -65,6 +74,7 @@ class AllMeasures(msgspec.Struct, frozen=True, kw_only=True):
     agents: list[AgentMeasures]
     models: list[ModelMeasures]
     mail: MailMeasures
+    delivery: DeliveryMeasures
     cost: CostMeasures
 
 
@@ -73,21 +83,24 @@ async def metrics(request: Request) -> Response:
     doors, principal = doors_of(request), principal_of(request)
     measured = await measures_of(doors.store, tenant_of(principal))
     spent = await doors.store.totals("model", owners=owners_of(principal))
-    made = _all(measured, _cost(spent), doors.store.durability, doors.store.clock())
+    told = await doors.mail.health()
+    delivery = msgspec.convert(told, DeliveryMeasures)
+    made = _all(measured, _cost(spent), delivery, doors.store.clock())
     accept = ", ".join(request.headers.getlist("accept"))
     if wants_text(accept):
         return _as_text(made, accept)
     return answer(made, headers={"vary": "Accept"})
 
 
-def _all(measured: Measures, cost: CostMeasures, durability: str, now: datetime) -> AllMeasures:
+def _all(measured: Measures, cost: CostMeasures, delivery: DeliveryMeasures, now: datetime) -> AllMeasures:
     return AllMeasures(
         timestamp=now,
-        system=_system(durability),
+        system=_system(delivery.durability),
         tasks=measured.tasks,
         agents=measured.agents,
         models=measured.models,
         mail=measured.mail,
+        delivery=delivery,
         cost=cost,
     )
 
@@ -171,6 +184,9 @@ class _Collector:
         yield from _of_groups("agent", [(one.agent_id, one) for one in made.agents])
         yield from _of_groups("model", [(one.model, one) for one in made.models])
         yield from _of_mail(made.mail)
+        if made.delivery.broker is not None:
+            is_there = made.delivery.broker == "connected"
+            yield _gauge("broker_connected", "Whether a broker is there.", (), [((), is_there)])
         yield _gauge("cost_usd", "What conversations have cost.", ("model",), made.cost.by_model.items())
 
     def describe(self) -> Iterable[Metric]:
