@@ -92,6 +92,11 @@ class Workbench:
         self.answers: dict[str, Confirmation] = {}  # by tool, until the session ends
         self._left: set[asyncio.Task[Any]] = set()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing would be lost with it: no answer that holds for the session, no tool that may still end."""
+        return not self.answers and not self._left
+
     def leave(self, task: asyncio.Task[Any]) -> None:
         """Nobody waits for this one any more; it may still end."""
         self._left.add(task)
