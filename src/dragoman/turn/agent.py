@@ -53,6 +53,7 @@ from dragoman.window import SUMMARY_ABOVE_TOKENS
 
 LOCAL: Final = "local"  # the provider that is a process on this machine
 MAX_STEPS: Final = 25
+MOST_BENCHES: Final = 1_000
 SAMPLES_FOR_S: Final = 10.0
 UNPRICED: Final = "unpriced"  # the pricing version of what no table has a price for
 # Who answers when nobody chose: of the first provider that can be called, a model of its middle, in ability and price.
@@ -309,6 +310,7 @@ class Agent:
         """What the tool calls of a session share."""
         found = self._benches.get(session_id)
         if found is None:
+            self._let_go_of_benches()
             found = self._benches[session_id] = Workbench(
                 session_id,
                 workspace=self.workspace,
@@ -318,6 +320,12 @@ class Agent:
             )
         found.user_id = user_id  # of the one turn that runs
         return found
+
+    def _let_go_of_benches(self) -> None:
+        """Forget those on which nothing lies, once there are many: a server sees more sessions than it can remember."""
+        if len(self._benches) >= MOST_BENCHES:
+            for session_id in [own for own, bench in self._benches.items() if bench.is_empty]:
+                del self._benches[session_id]
 
     def came_late(self, session_id: str, note: Message) -> None:
         """Keep what a tool gave too late for the session's next question."""
@@ -341,14 +349,14 @@ class Agent:
 
     def priced(self, model: Model, usage: TokenUsage, at: datetime, latency_ms: int) -> Usage:
         """What a call consumed, with its price. What no table has a price for costs nothing, and says so."""
-        try:
-            return priced(self.prices, model.id, usage, at, latency_ms)
-        except UnknownPriceError:
-            if model.id not in self._unpriced:
+        if model.id not in self._unpriced:
+            try:
+                return priced(self.prices, model.id, usage, at, latency_ms)
+            except UnknownPriceError:
                 self._unpriced.add(model.id)
                 _log.warning("no price is known for %s; its cost is not counted", model.id, extra={"model": model.id})
-            counts = {name: getattr(usage, name) for name in TokenUsage.__struct_fields__}
-            return Usage(**counts, cost_usd=Decimal(0), pricing_version=UNPRICED, latency_ms=latency_ms)
+        counts = {name: getattr(usage, name) for name in TokenUsage.__struct_fields__}
+        return Usage(**counts, cost_usd=Decimal(0), pricing_version=UNPRICED, latency_ms=latency_ms)
 
 
 def registry_of(settings: Settings) -> Registry:

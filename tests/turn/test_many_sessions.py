@@ -1,0 +1,27 @@
+"""An agent that sees more sessions than it can remember."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from dragoman.tools import Confirmation
+from dragoman.turn.agent import MOST_BENCHES
+from tests.turn.ground import ground
+
+
+async def test_an_agent_forgets_sessions_of_which_nothing_is_to_be_remembered(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent()
+        answered = agent.bench("answered", None)
+        answered.answers["write_file"] = Confirmation(True)
+        left = agent.bench("left", None)
+        task = asyncio.create_task(asyncio.sleep(60))
+        left.leave(task)
+        for number in range(3 * MOST_BENCHES):
+            agent.bench(f"session-{number}", None)
+        assert len(agent._benches) <= MOST_BENCHES
+        assert agent.bench("answered", None) is answered
+        assert agent.bench("left", None) is left
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
