@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
-from scripts.build_page import SOURCES, built, installed, node
+from scripts.build_page import ROOT, SOURCES, built, installed, node
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -25,6 +26,13 @@ def test_its_own_tests_pass() -> None:
     done = run(node(), "--test", "--test-reporter=dot", *files)
     assert files
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_advice_is_given_for_codes_that_there_are() -> None:
+    known = "".join((ROOT / "docs" / name).read_text("utf-8") for name in ("errors.md", "server.md", "runs.md"))
+    codes = re.findall(r"^  (\w+): ", (SOURCES / "src" / "advice.ts").read_text("utf-8"), re.MULTILINE)
+    assert len(codes) > 30
+    assert [code for code in codes if f"`{code}`" not in known] == []
 
 
 def test_the_lock_names_no_host_and_has_a_hash_for_everything() -> None:

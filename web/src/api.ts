@@ -2,6 +2,7 @@
 //
 // The key of a server that wants one is kept for as long as the tab is open, and nowhere else.
 // The one rule: nothing else in the page asks the network for anything.
+import { problemOfRequest } from "./advice.ts";
 import { Cell } from "./cell.ts";
 import type { Problem } from "./view.ts";
 import type { Hit, Model, Preflight, Row, Stored, Thread } from "./wire.ts";
@@ -34,24 +35,8 @@ export function hasKey(): boolean {
 }
 
 export function problemFrom(error: unknown): Problem {
-  if (!(error instanceof ApiError)) return { title: String(error), advice: "Load the page anew.", code: null, requestId: null };
-  const advice = ADVICE[error.code] ?? (error.status === 0 ? OFFLINE : error.status >= 500 ? BROKEN : "");
-  return { title: sentence(error.message), advice, code: error.code, requestId: error.requestId };
-}
-
-const OFFLINE = "Is it running? make run, or dragoman serve, starts it.";
-const BROKEN = "Try again. If it stays like this, look for the request in the log of the server.";
-const ADVICE: Record<string, string> = {
-  run_in_progress: "Wait for the answer, or stop it first.",
-  not_found: "It may have been deleted. The list shows what there is.",
-  unsupported_media_type: "Pictures (PNG, JPEG, GIF, WebP), PDF and plain text can be sent.",
-  too_large: "Files of up to 20 MB can be sent; make it smaller.",
-  unauthorized: "Enter a key of this server.",
-};
-
-function sentence(text: string): string {
-  const begun = text.charAt(0).toUpperCase() + text.slice(1);
-  return /[.!?…]$/.test(begun) ? begun : `${begun}.`;
+  if (error instanceof ApiError) return problemOfRequest(error.status, error.code, error.message, error.requestId);
+  return { title: String(error), advice: "Load the page anew.", code: null, requestId: null };
 }
 
 export async function call(path: string, init: RequestInit = {}, base = BASE): Promise<Response> {

@@ -2,8 +2,9 @@
 //
 // What a run says gathers in one live answer, part after part, until the stored messages take its place (rows.ts).
 // The one rule: an event is applied once. Its number tells; one that was seen before changes nothing.
+import { problemOfRun } from "./advice.ts";
 import type { Event } from "./wire.ts";
-import type { AnswerItem, CallPart, Item, Part, Problem, Result, View } from "./view.ts";
+import type { AnswerItem, CallPart, Item, Part, Result, View } from "./view.ts";
 
 export const LIVE = "live";
 
@@ -28,7 +29,7 @@ function applied(view: View, event: Event): View {
         interrupts: event.outcome?.type === "interrupt" ? event.outcome.interrupts : [],
       };
     case "RUN_ERROR":
-      return { ...settled(view), problem: problemOf(event.code ?? null, event.message) };
+      return { ...settled(view), problem: problemOfRun(event.code ?? null, event.message) };
     case "STEP_STARTED":
       return withModel(view, event.metadata?.dragoman?.model ?? null);
     case "TEXT_MESSAGE_START":
@@ -112,20 +113,4 @@ function settled(view: View): View {
 function closed(item: AnswerItem): AnswerItem {
   const parts = item.parts.map((part) => ("isOpen" in part && part.isOpen ? { ...part, isOpen: false } : part));
   return { ...item, parts };
-}
-
-const ADVICE: Record<string, [string, string]> = {
-  interrupted: ["The server went away in the middle of this answer.", "What had arrived is kept. Ask again, or go on from here."],
-  server_stopping: ["The server was stopped in the middle of this answer.", "What had arrived is kept. Ask again when it is back."],
-  authentication_failed: ["The provider did not take the key.", "Check it with dragoman login, or choose another model."],
-  missing_key: ["There is no key for this provider.", "Add one with dragoman login, or choose another model."],
-  rate_limited: ["The provider asks for a pause.", "Wait a little and ask again, or choose another model."],
-  context_length_exceeded: ["The conversation is too long for this model.", "Choose a model with more room, or fork at an earlier message."],
-  run_in_progress: ["An answer is still on its way in this conversation.", "Wait for it, or stop it first."],
-  budget_exceeded: ["The budget for this conversation is spent.", "Raise it in the routing policy, or choose a cheaper model."],
-};
-
-export function problemOf(code: string | null, message: string, requestId: string | null = null): Problem {
-  const [title, advice] = ADVICE[code ?? ""] ?? [message || "Something went wrong.", "Ask again. If it stays like this, the log of the server says more."];
-  return { title, advice, code, requestId };
 }
