@@ -298,6 +298,17 @@ async def test_who_has_no_good_key_gets_the_one_answer(ground: Ground) -> None:
     await _all_is_well(ground)
 
 
+async def test_a_file_for_somebody_elses_thread_is_the_callers_own_and_says_nothing_of_it(ground: Ground) -> None:
+    for thread in (ground.ann.thread, _MISSING):
+        form = FormData()
+        form.add_field("threadId", thread)
+        form.add_field("file", io.BytesIO(png()), filename="x.png", content_type="image/png")
+        asked = ground.server.client.post(f"{API}/attachments", data=form, headers=ground.keys["other user"])
+        assert (await told(asked))["path"].startswith(f"agent-inputs/bob/{thread}/")
+    await told(ground.server.client.delete(f"{API}/threads/ann-thread", headers=ground.keys["other user"]), 404)
+    await _all_is_well(ground)
+
+
 async def test_lists_searches_and_sums_hold_only_what_is_the_callers(ground: Ground) -> None:
     for one in endpoints():
         if one.public or one.method != "GET" or "{" in one.path or not one.path.startswith(API):

@@ -139,6 +139,9 @@ async def test_a_message_is_shown_as_every_format(chat_server: Serving) -> None:
     assert "thinking" in {loss["block_type"] for loss in chat["losses"]}
     canonical = await told(chat_server.client.get(f"{API}/threads/{name}/messages/{ids[3]}/as/canonical"))
     assert canonical["wire"]["content"][0]["text"].startswith("It is *blue*")
+    thought = await told(chat_server.client.get(f"{API}/threads/{name}/messages/{ids[1]}/as/canonical"))
+    assert [block["type"] for block in thought["wire"]["content"]] == ["thinking", "text", "tool_use"]
+    assert "provider_raw" not in str(thought)
 
 
 async def test_what_is_no_format_or_no_message_is_refused(chat_server: Serving) -> None:
@@ -217,6 +220,7 @@ async def test_a_thread_is_a_file_for_people_or_for_programs(chat_server: Servin
             document = await told(chat_server.client.get(f"{API}/threads/{name}/export"))
             assert document["thread"]["title"] == "Sky"
             messages = [decode(json.dumps(one).encode()) for one in document["messages"]]
+            assert "provider_raw" not in text
             assert messages == [row.message for row in await chat_server.store.read(name)]
         else:
             assert "Sky" in text

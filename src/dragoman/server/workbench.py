@@ -17,9 +17,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from dragoman import codec, formats, pages
+from dragoman import formats, pages
 from dragoman.catalog import Model
 from dragoman.errors import UnknownPriceError
+from dragoman.exchange import Loss
 from dragoman.exchange import Request as Conversation
 from dragoman.handoff import BlockPlan, Policy, SwapPlan
 from dragoman.message import AudioBlock, ContentBlock, DocumentBlock, ImageBlock, ImageSource, Message, VideoBlock
@@ -238,16 +239,23 @@ async def shown_as(request: Request) -> Response:
     if wanted not in formats.readable():
         raise Refusal(422, "unknown_format", f"There are {', '.join(formats.readable())}.")
     row = await doors_of(request).store.find_message(session.id, request.path_params["messageId"])
-    conversation = Conversation(model=None, messages=(row.message,))
-    written = await asyncio.to_thread(formats.write, wanted, conversation)
+    data, losses = await asyncio.to_thread(_as, wanted, row.message)
     made = Shown(
         thread_id=session.id,
         message_id=id_of(row.message),
         format=wanted,
-        wire=msgspec.json.decode(written.data),
-        losses=[LossTold(loss.block_type, loss.reason) for loss in written.losses],
+        wire=msgspec.json.decode(data),
+        losses=[LossTold(loss.block_type, loss.reason) for loss in losses],
     )
     return answer(made)
+
+
+def _as(wanted: str, message: Message) -> tuple[bytes, tuple[Loss, ...]]:
+    """A message in a format, and what that cannot say. A dialect's notes are for its own wire alone."""
+    if wanted == formats.CANONICAL:
+        return identity(message), ()
+    written = formats.write(wanted, Conversation(model=None, messages=(message,)))
+    return written.data, written.losses
 
 
 async def known_formats(_: Request) -> Response:
@@ -408,7 +416,7 @@ async def _as_json(store: Store, session: Session) -> AsyncIterator[bytes]:
     yield b'{"thread":' + msgspec.json.encode(head) + b',"messages":['
     comma = b""
     async for row in store.history(session.id):
-        yield comma + codec.encode(row.message)
+        yield comma + identity(row.message)
         comma = b","
     yield b"]}\n"
 
