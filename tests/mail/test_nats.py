@@ -156,7 +156,7 @@ def _again(_: str):  # type: ignore[no-untyped-def]
     """Put a letter into the outbox as if its receipt had never come."""
     yield (
         "INSERT INTO outbox (recipient_id, team_id, letter_id, number, task_id, state, available_at, attempts,"
-        " published_at) VALUES ('ARCH', '', 'L', 9, 'T', 'ready', 0, 1, 0)",
+        " put_at, published_at) VALUES ('ARCH', '', 'L', 9, 'T', 'ready', 0, 1, 0, 0)",
         (),
     )
 

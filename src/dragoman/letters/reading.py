@@ -237,15 +237,22 @@ _KNOWN_CONTEXT: Final = frozenset(KnownContext.__struct_fields__)
 def _wrong_context(letter: Letter) -> Iterator[Problem]:
     if not letter.context or _KNOWN_CONTEXT.isdisjoint(letter.context):
         return
-    for field in msgspec.structs.fields(KnownContext):
-        if field.name not in letter.context:
+    for name, hint, given in _context_fields():
+        if name not in letter.context:
             continue
         try:
-            msgspec.convert(letter.context[field.name], _without_unset(field.type))
+            msgspec.convert(letter.context[name], given)
         except msgspec.ValidationError as error:
             place = str(error).partition(" - at `$")[2].rstrip("`")
-            got = "something else in it" if place else _kind_of(letter.context[field.name], field.type)
-            yield Problem(f"$.context.{field.name}{place}", f"expected {expected(field.type)}, got {got}")
+            got = "something else in it" if place else _kind_of(letter.context[name], hint)
+            yield Problem(f"$.context.{name}{place}", f"expected {expected(hint)}, got {got}")
+
+
+@functools.cache
+def _context_fields() -> tuple[tuple[str, Any, Any], ...]:
+    """The known keys of a context, each with its type, and with the type that it has when it is given."""
+    fields = msgspec.structs.fields(KnownContext)
+    return tuple((field.name, field.type, _without_unset(field.type)) for field in fields)
 
 
 def _inconsistent(payload: Any) -> Iterator[Problem]:

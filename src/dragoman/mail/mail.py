@@ -19,6 +19,7 @@ transport or a consumer; and an effect that is given to ``ack`` happens once.
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import random
 from collections.abc import Callable, Generator, Mapping
@@ -86,11 +87,15 @@ class Delivery:
     def __init__(self, mail: Mail, handed: Handed) -> None:
         self._mail = mail
         self.handed = handed
-        self.letter: Letter = shown(handed.posted)
         self.is_ended = False  # it was acknowledged or given up, by way of this value
 
     def __repr__(self) -> str:
         return f"Delivery({self.letter_id!r}, attempt {self.attempts})"
+
+    @functools.cached_property
+    def letter(self) -> Letter:
+        """The letter, as people may see it."""
+        return shown(self.handed.posted)
 
     @property
     def letter_id(self) -> str:
@@ -199,12 +204,12 @@ class Mail:
         ``LetterError``; another letter of the same id, or one that would have tasks wait in a circle, a
         ``ConflictError``. The links say what it came from.
         """
-        checked = _checked(letter)
+        checked, text = _checked(letter)
         if sender is not None and sender != checked.sender_id:
             raise LetterError(
                 (f"sender_id: it is {checked.sender_id!r}, and it was sent by {sender!r}",), code="sender_mismatch"
             )
-        posted = await self._ready(checked, session_id=session_id, message_id=message_id, turn_id=turn_id)
+        posted = await self._ready(checked, text, session_id=session_id, message_id=message_id, turn_id=turn_id)
         receipt = await self.store.mail.post(posted, away=self.is_away)
         self.woken(posted)
         if says_how_it_went(checked):
@@ -213,12 +218,15 @@ class Mail:
 
     async def sending(self, letter: Letter | Mapping[str, Any], **links: str | None) -> Operation[Receipt]:
         """A letter that is sent when another one is done: ``await delivery.ack(await mail.sending(reply))``."""
-        return self.store.mail.posting(await self._ready(_checked(letter), **links), away=self.is_away)
+        checked, text = _checked(letter)
+        return self.store.mail.posting(await self._ready(checked, text, **links), away=self.is_away)
 
-    async def _ready(self, letter: Letter, **links: str | None) -> Posted:
+    async def _ready(self, letter: Letter, text: bytes, **links: str | None) -> Posted:
         """What is kept of a letter, if it may be sent."""
         ids = await self._asked_for(letter)
-        posted = posted_of(letter, self.sealing, ids=ids, team_id=self.team_id, user_id=self.user_id, **links)
+        posted = posted_of(
+            letter, self.sealing, text=text, ids=ids, team_id=self.team_id, user_id=self.user_id, **links
+        )
         await self._refuse_if_too_large(posted)
         return posted
 
@@ -288,7 +296,7 @@ class Mail:
             raise LetterError(
                 (f"recipient_id: the letter that it answers was {found.sender_id}'s, and it goes to whoever asked",)
             )
-        return sensitive_ids(read_letter(found.text))
+        return sensitive_ids(read_letter(found.text.encode()))
 
     async def _refuse_if_too_large(self, posted: Posted) -> None:
         if self.transport is None or (size := len(packed(posted))) <= self.transport.most_bytes:
@@ -315,11 +323,13 @@ class Mail:
         """
         if self.transport is not None:
             await self.transport.attend(recipient, self.team_id)
-        if not await self.store.mail.has_any(recipient, self.team_id):
-            return []
+        box = _box(recipient, self.team_id)
+        if box not in self.waking.busy and not await self.store.mail.has_any(recipient, self.team_id):
+            return []  # to look is cheap, and who waits does it often
         handed = await self.store.mail.hand_out(
             recipient, self.team_id, lease_s=lease_s, limit=limit, letter_id=letter_id
         )
+        (self.waking.busy.add if handed else self.waking.busy.discard)(box)
         return [Delivery(self, one) for one in handed]
 
     async def delivery(self, recipient: str, letter_id: str, lease: str) -> Delivery:
@@ -482,15 +492,17 @@ class Mail:
         return self.sealing.seal_bytes(self.sealing.open_bytes(key_id, box, *about), *about)
 
 
-def _checked(letter: Letter | Mapping[str, Any] | bytes | str) -> Letter:
-    """A letter that keeps every rule, whoever made it."""
+def _checked(letter: Letter | Mapping[str, Any] | bytes | str) -> tuple[Letter, bytes]:
+    """A letter that keeps every rule, whoever made it, and its text."""
     match letter:
         case Letter():
-            return read_letter(write_letter(letter))
+            text = write_letter(letter)
+            return read_letter(text), text
         case bytes() | str():
-            return read_letter(letter)
+            read = read_letter(letter)
         case _:
-            return letter_from(letter)
+            read = letter_from(letter)
+    return read, write_letter(read)
 
 
 def _answer_id(letter_id: str) -> str:

@@ -360,7 +360,7 @@ class NatsTransport:
         assert self._mail is not None
         try:
             posted = unpacked(message.data)
-            letter = read_letter(posted.text)
+            letter = read_letter(posted.text.encode())
             said = (letter.recipient_id, letter.sender_id, letter.task_id, letter.type)
             if said != (posted.recipient_id, posted.sender_id, posted.task_id, posted.type):
                 raise FormatError("what a transport has brought contradicts itself")

@@ -18,13 +18,16 @@ import msgspec
 
 from dragoman.letters import Letter, TaskResultLetter, derived_id, joined, masked, part, read_letter, write_letter
 from dragoman.letters.kept import Posted, SealedValue
+from dragoman.letters.sensitive import REFERENCE
 from dragoman.mail.sealing import Sealing
+from dragoman.value import encode
 
 
 def posted_of(
     letter: Letter,
     sealing: Sealing,
     *,
+    text: bytes | None = None,
     ids: Collection[str] | None = None,
     team_id: str = "",
     user_id: str | None = None,
@@ -32,11 +35,14 @@ def posted_of(
     message_id: str | None = None,
     turn_id: str | None = None,
 ) -> Posted:
-    """What is kept of a letter; ``ids`` are the sensitive inputs of the request that it answers, if that is known."""
+    """What is kept of a letter; ``ids`` are the sensitive inputs of the request that it answers, if that is known.
+
+    ``text`` is what ``write_letter`` gives for it, where somebody has it already.
+    """
     parted, secrets = part(letter, ids)
-    words = derived_id(parted)
-    hidden = sealing.named(json.dumps([words, secrets], sort_keys=True)) if secrets else ""
-    name = letter.message_id or hidden or words
+    words = _words(parted)
+    hidden = sealing.named(json.dumps([words.hex(), secrets], sort_keys=True)) if secrets else ""
+    name = letter.message_id or hidden or derived_id(parted)
     where = (letter.recipient_id, team_id, name)
     is_result = isinstance(letter, TaskResultLetter) and not letter.is_answer
     return Posted(
@@ -46,8 +52,8 @@ def posted_of(
         sender_id=letter.sender_id,
         task_id=letter.task_id,
         type=letter.type,
-        text=write_letter(parted).decode(),
-        fingerprint=hashlib.sha256(f"{words}{hidden}".encode()).digest(),
+        text=(text if text is not None and parted is letter else write_letter(parted)).decode(),
+        fingerprint=hashlib.sha256(words + hidden.encode()).digest(),
         status=letter.payload.status if is_result else None,
         needs=letter.depends_on,
         sealed=tuple(
@@ -61,9 +67,16 @@ def posted_of(
     )
 
 
+def _words(letter: Letter) -> bytes:
+    """What makes a letter this one and no other, whatever order its keys have."""
+    said = (letter.sender_id, letter.recipient_id, letter.task_id, letter.type, msgspec.Raw(encode(letter.payload)))
+    return hashlib.sha256(msgspec.json.encode(msgspec.json.decode(msgspec.json.encode(said)), order="sorted")).digest()
+
+
 def shown(posted: Posted) -> Letter:
     """A letter as people may see it."""
-    return masked(read_letter(posted.text), ())
+    letter = read_letter(posted.text.encode())
+    return masked(letter, ()) if REFERENCE in posted.text else letter
 
 
 def opened(posted: Posted, sealing: Sealing) -> Letter:
@@ -72,7 +85,7 @@ def opened(posted: Posted, sealing: Sealing) -> Letter:
     secrets: dict[str, Any] = {
         value.input_id: sealing.open(value.key_id, value.box, *where, value.input_id) for value in posted.sealed
     }
-    return joined(read_letter(posted.text), secrets)
+    return joined(read_letter(posted.text.encode()), secrets)
 
 
 def packed(posted: Posted) -> bytes:

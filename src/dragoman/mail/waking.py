@@ -18,6 +18,7 @@ class Waking:
 
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}
+        self.busy: set[str] = set()  # mailboxes that had something when they were last asked
 
     def wake(self, name: str) -> None:
         """Tell whoever waits for that."""

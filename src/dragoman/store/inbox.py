@@ -86,28 +86,26 @@ def _into(table: str, posted: Posted, now: datetime, *, is_held: bool) -> Genera
         " RETURNING last_number",
         mailbox,
     )
-    state: LetterState = "held"
-    if not is_held:
-        is_open = " AND ended_at IS NULL" if table == "inbox" else ""
-        before = yield (
-            f"SELECT 1 FROM {table} WHERE {_MAILBOX} AND task_id = ?{is_open} LIMIT 1",
-            (*mailbox, posted.task_id),
-        )
-        state = "behind" if before else "ready"
-    values = (*key_of(posted), numbers[0][0], posted.task_id, state, micros(now))
-    if table == "inbox":
-        yield (
-            "INSERT INTO inbox (recipient_id, team_id, letter_id, number, task_id, state, available_at, attempts,"
-            " arrived_at) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)",
-            (*values, micros(now)),
-        )
-    else:
-        yield (
-            "INSERT INTO outbox (recipient_id, team_id, letter_id, number, task_id, state, available_at, attempts)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
-            values,
-        )
+    values = (*key_of(posted), numbers[0][0], posted.task_id)
+    placed = yield _PLACED[table], (*values, "held" if is_held else None, *mailbox, posted.task_id, *[micros(now)] * 2)
+    state: LetterState = placed[0][0]
     return state
+
+
+def _placing(table: str, more: str, open_only: str) -> str:
+    """The statement that puts a letter behind what there is of its task. In this order, an index finds that."""
+    first = f"SELECT 1 FROM {table} WHERE {_MAILBOX} AND task_id = ?{open_only} ORDER BY number LIMIT 1"
+    return (
+        f"INSERT INTO {table} (recipient_id, team_id, letter_id, number, task_id, state, available_at, attempts{more})"
+        f" SELECT ?, ?, ?, ?, ?, coalesce(?, CASE WHEN ({first}) IS NULL THEN 'ready' ELSE 'behind' END), ?, 0, ?"
+        " RETURNING state"
+    )
+
+
+_PLACED: Final = {
+    "inbox": _placing("inbox", ", arrived_at", " AND ended_at IS NULL"),
+    "outbox": _placing("outbox", ", put_at", ""),
+}
 
 
 @operation
@@ -159,7 +157,7 @@ def received(key: Key) -> Steps:
     """The recipient has a letter: it need not be sent again, and the next one of its task may be."""
     gone = yield f"DELETE FROM outbox WHERE {KEYED} RETURNING task_id", key
     for (task_id,) in gone:
-        yield promoted("outbox", key[0], key[1], task_id)
+        yield from promoted("outbox", key[0], key[1], task_id)
 
 
 # --- handing out -----------------------------------------------------------------------------------------------------
@@ -169,7 +167,7 @@ def received(key: Key) -> Steps:
 def has_any(recipient_id: str, team_id: str, now: datetime) -> Generator[Statement, Rows, bool]:
     """Whether there is something to be handed out."""
     rows = yield (
-        f"SELECT 1 FROM inbox WHERE {_MAILBOX} AND state = 'ready' AND available_at <= ? LIMIT 1",
+        f"SELECT 1 FROM inbox WHERE {_MAILBOX} AND state = 'ready' AND available_at <= ? ORDER BY number LIMIT 1",
         (recipient_id, team_id, micros(now)),
     )
     return bool(rows)
@@ -200,26 +198,26 @@ def _handed(
     limit: int,
     letter_id: str | None,
 ) -> Generator[Statement, Rows, list[Handed]]:
-    named, name = (" AND i.letter_id = ?", (letter_id,)) if letter_id is not None else ("", ())
-    rows = yield (
-        f"SELECT i.number, i.attempts, {_COLUMNS} FROM inbox AS i JOIN letters AS l ON l.recipient_id = i.recipient_id"
-        " AND l.team_id = i.team_id AND l.letter_id = i.letter_id"
-        f" WHERE i.recipient_id = ? AND i.team_id = ? AND i.state = 'ready' AND i.available_at <= ?{named}"
-        f" ORDER BY i.number LIMIT ?{LOCKED}",
+    named, name = (" AND letter_id = ?", (letter_id,)) if letter_id is not None else ("", ())
+    found = yield (  # in this order, an index has everything that is asked for
+        f"SELECT letter_id, number FROM inbox WHERE {_MAILBOX} AND state = 'ready' AND available_at <= ?{named}"
+        f" ORDER BY number LIMIT ?{LOCKED}",
         (recipient_id, team_id, micros(now), *name, limit),
     )
     handed: list[Handed] = []
-    for number, attempts, *row in rows:
-        try:
-            posted = posted_from(row)
-        except DamagedError as error:
-            yield from _buried_unread((row[0], row[1], row[2]), row, error, f"dead_{lease}_{number}", now)
-            continue
-        yield (
-            f"UPDATE inbox SET lease = ?, available_at = ?, attempts = attempts + 1 WHERE {KEYED}",
-            (lease, micros(until), *key_of(posted)),
+    for one, number in found:
+        key = (recipient_id, team_id, one)
+        counted = yield (
+            f"UPDATE inbox SET lease = ?, available_at = ?, attempts = attempts + 1 WHERE {KEYED} RETURNING attempts",
+            (lease, micros(until), *key),
         )
-        handed.append(Handed(posted=posted, number=number, attempts=attempts + 1, lease=lease, until=until))
+        rows = yield f"SELECT {LETTER} FROM letters WHERE {KEYED}", key
+        try:
+            posted = posted_from(rows[0])
+        except DamagedError as error:
+            yield from _buried_unread(key, rows[0], error, f"dead_{lease}_{number}", now)
+            continue
+        handed.append(Handed(posted=posted, number=number, attempts=counted[0][0], lease=lease, until=until))
     return handed
 
 
@@ -316,7 +314,7 @@ def _ended(key: Key, task_id: str, state: str, error_class: str | None, now: dat
         f"UPDATE inbox SET state = ?, lease = NULL, ended_at = ?, error_class = coalesce(?, error_class) WHERE {KEYED}",
         (state, micros(now), error_class, *key),
     )
-    yield promoted("inbox", key[0], key[1], task_id)
+    yield from promoted("inbox", key[0], key[1], task_id)
 
 
 @operation

@@ -42,7 +42,7 @@ CREATE TABLE inbox (
   ended_at BIGINT,
   PRIMARY KEY (recipient_id, team_id, letter_id)
 );
-CREATE INDEX inbox_ready ON inbox (recipient_id, team_id, number) WHERE state = 'ready';
+CREATE INDEX inbox_ready ON inbox (recipient_id, team_id, number, available_at) WHERE state = 'ready';
 CREATE INDEX inbox_open ON inbox (recipient_id, team_id, task_id, number) WHERE ended_at IS NULL;
 
 CREATE TABLE outbox (
@@ -54,6 +54,7 @@ CREATE TABLE outbox (
   state TEXT NOT NULL, -- ready, behind another of its task, held for other tasks
   available_at BIGINT NOT NULL, -- when it is to be sent, or sent again
   attempts BIGINT NOT NULL,
+  put_at BIGINT NOT NULL,
   published_at BIGINT,
   broker_seq BIGINT, -- where the broker has it
   PRIMARY KEY (recipient_id, team_id, letter_id)
