@@ -400,7 +400,8 @@ class Bus:
                 await self._news.wait()
             for _ in range(min(len(self._waiting), _IN_A_ROW)):
                 await self._deliver(*self._waiting.popleft())
-            await asyncio.sleep(0)  # so that whoever is fast enough finds the time to be
+            if self._waiting:
+                await asyncio.sleep(0)  # so that whoever is fast enough finds the time to be
 
     async def _deliver(self, event: Event, but_not: Subscription | None) -> None:
         wanting = [one for one in self._subscriptions if one is not but_not and one.wanted.wants(event)]

@@ -30,12 +30,15 @@ from dragoman.turn.tally import Tally
 from dragoman.turn.telling import tell, without_secrets
 from dragoman.turn.values import NO_TIME, AnswerEnded, Asked, Pending, TurnBegan
 from dragoman.turn.waiting import Waiting, calling, calls_in, check, left_open
+from dragoman.value import unchecked
 from dragoman.window import with_summary
 
 if TYPE_CHECKING:
     from dragoman.turn.agent import Agent
 
 _Tools = tuple[ToolDefinition, ...]
+_message: Final = unchecked(Message)  # of parts that were looked at when they were made
+_NOTHING: Final = MessageMetadata()
 _INTERRUPTED: Final = "The call was interrupted before it had a result. It may have done part of its work."
 
 
@@ -285,12 +288,12 @@ def _sticky(agent: Agent, asked: Asked, session: Session, history: list[Message]
 
 def _estimated(history: list[Message], asked: Asked, tools: _Tools) -> int:
     """How much the model will be told, roughly: the same for every model."""
-    said = Message("", "", Role.USER, (*asked.content, *asked.answers), MessageMetadata(), NO_TIME)
+    said = _message("", "", Role.USER, (*asked.content, *asked.answers), _NOTHING, NO_TIME)
     return estimated_tokens((*with_summary(history), said), tools)
 
 
 def _started(facts: TurnFacts) -> catalogue.TurnStarted:
-    said = Message("", "", Role.USER, facts.content, MessageMetadata(), NO_TIME)
+    said = _message("", "", Role.USER, facts.content, _NOTHING, NO_TIME)
     return catalogue.TurnStarted(
         user_message_hash=content_hash(said),
         estimated_input_tokens=facts.estimated_input_tokens,
