@@ -9,9 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dragoman import letters
-from dragoman.errors import JsonError, LetterError
+from dragoman.errors import InputError, JsonError, LetterError
 from dragoman.letters import (
     ErrorLetter,
     Letter,
@@ -345,6 +347,28 @@ def test_what_can_be_told_of_something_that_is_no_letter_is_told() -> None:
     hints = hints_from(text_of({"sender_id": "CA", "task_id": "bad id", "context": {"message_id": "m1"}, "type": "x"}))
     assert hints == letters.Hints(sender_id="CA", message_id="m1")
     assert hints_from(b"\xff\xfe") == hints_from(b"[1]") == letters.Hints()
+
+
+@given(data=st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+def test_any_bytes_are_a_letter_or_an_error_that_says_so(data: bytes) -> None:
+    with pytest.raises(InputError):
+        read_letter(data)
+    hints_from(data)
+
+
+@given(name=st.sampled_from(sorted(EXAMPLES)), at=st.floats(0, 1), other=st.binary(max_size=3), cut=st.integers(0, 3))
+def test_an_example_with_some_bytes_changed_is_a_letter_or_an_error_that_says_so(
+    name: str, at: float, other: bytes, cut: int
+) -> None:
+    data = text_of(EXAMPLES[name])
+    place = int(at * len(data))
+    changed = data[:place] + other + data[place + cut :]
+    try:
+        letter = read_letter(changed)
+    except InputError:
+        hints_from(changed)
+    else:
+        assert read_letter(write_letter(letter)) == letter
 
 
 # --- making ----------------------------------------------------------------------------------------------------------

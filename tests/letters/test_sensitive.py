@@ -99,6 +99,15 @@ def test_parting_twice_takes_nothing_more() -> None:
     assert part(parted) == (parted, {})
 
 
+def test_where_looking_would_take_too_long_no_text_is_left_to_be_looked_through() -> None:
+    inputs = {f"i{number}": f"secret number {number}" for number in range(3_000)}
+    answer = answer_letter(REQUEST, inputs=inputs, timestamp=NOW, output="said secret number 7 " * 5_000)
+    parted, secrets = part(answer)
+    assert len(secrets) == 3_000
+    assert parted.payload.result.output == "***"
+    assert joined(parted, secrets).payload.result.inputs == inputs
+
+
 def test_a_letter_without_inputs_stays_as_it_is() -> None:
     for letter in (task_result_letter(**ENDS, output="x"), letter_from(EXAMPLES["error"])):
         assert part(letter) == (letter, {})

@@ -38,6 +38,8 @@ from dragoman.value import encode
 MASK: Final = "***"
 REFERENCE: Final = "$sealed"  # {"$sealed": "inputs/api_key"} stands for a value that is kept elsewhere
 _SHORTEST: Final = 4  # what is shorter occurs in any text by chance
+_MOST_STEPS: Final = 5_000_000  # of looking for many secrets in much text; beyond, every text counts as one
+_ANYTHING: Final = re.compile(r".+", re.DOTALL)
 
 
 def sensitive_ids(letter: Letter) -> frozenset[str]:
@@ -115,8 +117,10 @@ def _without_repetitions(letter: Letter, secrets: Mapping[str, Any]) -> Letter:
     words = sorted({word for value in secrets.values() for word in _words_in(value)}, key=len, reverse=True)
     if not words:
         return letter
-    plain = msgspec.json.decode(encode(letter))
-    pattern = re.compile("|".join(map(_pattern, words)))
+    data = encode(letter)
+    plain = msgspec.json.decode(data)
+    is_too_much = len(words) * len(data) > _MOST_STEPS
+    pattern = _ANYTHING if is_too_much else re.compile("|".join(map(_pattern, words)))
     for name in ("payload", "context"):
         if name in plain:
             plain[name] = _replaced(plain[name], pattern)

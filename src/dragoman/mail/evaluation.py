@@ -33,6 +33,7 @@ from dragoman.letters.scores import (
     summary_of,
     trend_of,
 )
+from dragoman.letters.types import Name
 
 if TYPE_CHECKING:
     from dragoman.store import Evaluation, Session, Store
@@ -46,7 +47,7 @@ Id = Annotated[str, Meta(min_length=1, max_length=256)]
 class Judgement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What somebody says about how a task went: a score, whether it was good enough, or both."""
 
-    task_id: Annotated[str, Meta(pattern="^[A-Z0-9_-]+$", max_length=128)]
+    task_id: Name
     score: Grade | None = None
     success: bool | None = None
     status: Literal["success", "partial_success", "failed"] | None = None
