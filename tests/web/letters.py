@@ -21,7 +21,9 @@ from tests.web.ground import Site
 
 OUTPUT: Final = "Lantern 1.3 is built: 214 files, 3.1 MB, and every test passes."
 SECRET: Final = "correct-horse-battery"
-BROKEN: Final = b'{"type": "task_result", "sender_id": "BUILDER", "recipient_id": "TESTER", "task_id": "TASK-9", "payload"'
+BROKEN: Final = (
+    b'{"type": "task_result", "sender_id": "BUILDER", "recipient_id": "TESTER", "task_id": "TASK-9", "payload"'
+)
 
 
 def _mail(site: Site) -> Mail:
@@ -66,7 +68,13 @@ async def work(site: Site) -> None:
             requested_inputs=[
                 {"id": "password", "type": "string", "description": "Password of the signing key", "sensitive": True},
                 {"id": "channel", "type": "enum", "description": "Where to", "options": ["stable", "preview"]},
-                {"id": "after_min", "type": "number", "description": "Minutes to wait", "required": False, "default": 5},
+                {
+                    "id": "after_min",
+                    "type": "number",
+                    "description": "Minutes to wait",
+                    "required": False,
+                    "default": 5,
+                },
             ],
         )
     )

@@ -1,6 +1,7 @@
 // The form of a letter that asks for something. What is sensitive is typed unseen, sent once, and shown by nobody.
 import { useState } from "preact/hooks";
 import { problemFrom } from "../api.ts";
+import * as shelf from "../shelf.ts";
 import type { Problem } from "../view.ts";
 import * as calls from "./calls.ts";
 import { beginning, isRequired, read, type Typed } from "./form.ts";
@@ -24,13 +25,14 @@ export function Asking({ letter, onDone }: { letter: Letter; onDone: () => void 
       await calls.answer(letter, given.values);
       setTyped({});
       setProblem(null);
+      shelf.say(`Answered ${letter.sender_id}`);
       onDone();
     } catch (error) {
       setProblem(problemFrom(error));
     }
     setSending(false);
   };
-  if (!isFree(letter, new Date())) return <Wanted inputs={inputs} />;
+  if (!isSending && !isFree(letter, new Date())) return <Wanted inputs={inputs} />;
   return (
     <form class="asking" onSubmit={(event) => void answer(event)} noValidate aria-label={`Answer ${letter.sender_id}`}>
       {inputs.map((input) => (

@@ -10,7 +10,8 @@ import { HUMAN } from "./words.ts";
 
 export function FirstLetter({ recipient = HUMAN, onSent }: { recipient?: string; onSent: () => void }) {
   const [problem, setProblem] = useState<Problem | null>(null);
-  const text = written(recipient, new Date().toISOString());
+  const [now] = useState(() => `${new Date().toISOString().slice(0, 19)}Z`);
+  const text = written(recipient, now);
   const send = () => calls.send(JSON.parse(text)).then(onSent, (error: unknown) => setProblem(problemFrom(error)));
   return (
     <div class="teaching">
