@@ -13,7 +13,7 @@ UV_VERSION := 0.13.7
 PYTEST_ARGS ?=
 PYTEST_PARALLEL ?= -n auto --maxprocesses 4 --dist worksteal
 RUN_ARGS ?=
-BENCH ?= format dialect store convert turn server
+BENCH ?= format dialect store convert turn server mail
 BENCH_ARGS ?=
 LOCK_ARGS ?=
 
