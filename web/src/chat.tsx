@@ -39,7 +39,7 @@ function Opened({ conversation }: { conversation: Conversation }) {
 
 function Head({ view }: { view: View }) {
   const threads = useCell(shelf.threads);
-  useCell(shelf.models);
+  const isKnown = useCell(shelf.models).length > 0;
   const thread = threads?.find((one) => one.id === view.threadId) ?? null;
   const parent = thread?.parentId ? threads?.find((one) => one.id === thread.parentId) : null;
   const model = chosenModel(view.threadId);
@@ -56,7 +56,7 @@ function Head({ view }: { view: View }) {
       </div>
       <Spent view={view} />
       <button type="button" class="model-button" onClick={() => shelf.dialog.set({ kind: "models" })} aria-label={`Model: ${model ? modelName(model) : "chosen by the routing"}. Choose another`}>
-        <span>{model ? modelName(model) : "Automatic"}</span>
+        <span>{model ? modelName(model) : isKnown ? "Automatic" : "…"}</span>
         <Icon name="down" size={14} />
       </button>
     </header>

@@ -43,7 +43,7 @@ function Rename({ thread }: { thread: Thread }) {
       <form class="stack" onSubmit={onSubmit}>
         <label class="field">
           Title
-          <input value={title} maxLength={200} onInput={(event) => setTitle(event.currentTarget.value)} autofocus />
+          <input value={title} maxLength={200} onInput={(event) => setTitle(event.currentTarget.value)} data-focus />
         </label>
         <div class="row end">
           <button type="button" onClick={close}>
@@ -70,7 +70,7 @@ function Delete({ thread }: { thread: Thread }) {
           <strong>{thread.title || thread.snippet || "Untitled"}</strong> goes with its messages and files, for good. Forks of it stay.
         </p>
         <div class="row end">
-          <button type="button" onClick={close} autofocus>
+          <button type="button" onClick={close} data-focus>
             Keep it
           </button>
           <button type="button" class="danger" onClick={confirm}>

@@ -22,7 +22,7 @@ export function KeyPrompt() {
         </p>
         <label class="field">
           Key
-          <input type="password" autocomplete="off" spellcheck={false} value={key} onInput={(event) => setKey(event.currentTarget.value)} autofocus />
+          <input type="password" autocomplete="off" spellcheck={false} value={key} onInput={(event) => setKey(event.currentTarget.value)} data-focus />
         </label>
         <div class="row end">
           <button type="submit" class="primary" disabled={!key.trim()}>

@@ -16,7 +16,7 @@ export function Modal({ title, onClose, children, class: look = "" }: ModalProps
   useEffect(() => {
     const before = document.activeElement as HTMLElement | null;
     element.current?.showModal();
-    const first = element.current?.querySelector<HTMLElement>("[autofocus]") ?? element.current?.querySelector("h2");
+    const first = element.current?.querySelector<HTMLElement>("[data-focus]") ?? element.current?.querySelector("h2");
     first?.focus();
     return () => before?.focus?.();
   }, []);

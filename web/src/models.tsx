@@ -56,7 +56,7 @@ export function ModelPicker({ onClose }: { onClose: () => void }) {
       <label class="search">
         <Icon name="search" size={16} />
         <span class="hidden">Find a model</span>
-        <input type="search" placeholder="Find a model" value={words} onInput={(event) => setWords(event.currentTarget.value)} onKeyDown={onKeyDown} autofocus />
+        <input type="search" placeholder="Find a model" value={words} onInput={(event) => setWords(event.currentTarget.value)} onKeyDown={onKeyDown} data-focus />
       </label>
       <div class="models" tabindex={0} role="region" aria-label="Models">
         <ModelList models={ready} current={current} onChoose={choose} />

@@ -26,7 +26,9 @@ export function SearchResults({ words }: { words: string }) {
         {hits.map((hit) => (
           <li class="thread" key={`${hit.threadId}:${hit.seq}`}>
             <a href={hashOf({ id: hit.threadId, at: hit.messageId })}>
-              <span class="title">{hit.title || shelf.thread(hit.threadId)?.title || "Untitled"}</span>
+              <span class="title">
+                <span>{hit.title || shelf.thread(hit.threadId)?.title || "Untitled"}</span>
+              </span>
               <span class="snippet found">
                 <span class="who">{WHO[hit.role] ?? hit.role}</span> <Marked hit={hit} />
               </span>

@@ -39,7 +39,7 @@ export function ShowAs({ messageId, onClose }: { messageId: string; onClose: () 
     <Modal title="Show as" onClose={onClose} class="tall wide">
       <label class="field">
         Format
-        <select value={form} onChange={(event) => setForm(event.currentTarget.value)} autofocus>
+        <select value={form} onChange={(event) => setForm(event.currentTarget.value)} data-focus>
           {formats.map((name) => (
             <option key={name} value={name}>
               {LABELS[name] ?? name}

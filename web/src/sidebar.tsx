@@ -90,7 +90,7 @@ function ThreadRow({ thread, isCurrent }: { thread: Thread; isCurrent: boolean }
       <a href={hashOf({ id: thread.id })} aria-current={isCurrent ? "page" : undefined}>
         <span class="title">
           {thread.parentId && <Icon name="fork" size={14} />}
-          {name}
+          <span>{name}</span>
         </span>
         {thread.title && thread.snippet && thread.snippet !== thread.title && <span class="snippet">{withoutMarks(thread.snippet)}</span>}
       </a>

@@ -16,15 +16,17 @@ export function Welcome() {
     <div class="welcome">
       <h2>What shall we talk about?</h2>
       <p class="muted">
-        {model ? (
+        {!models.length ? (
+          "One moment …"
+        ) : model ? (
           <>
             <strong>{modelName(model)}</strong>
             {provider === "local" ? ", a small model inside of this program, answers." : " answers."}
           </>
         ) : (
           "The routing chooses who answers."
-        )}{" "}
-        Change it at any time; the conversation goes along.
+        )}
+        {models.length > 0 && " Change it at any time; the conversation goes along."}
       </p>
       <ul class="beginnings">
         {BEGINNINGS.map((words) => (
