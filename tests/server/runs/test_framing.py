@@ -33,18 +33,10 @@ NASTY = st.sampled_from(
         "\U0001f600",
     ]
 )
-WORDS = st.lists(NASTY | st.text(st.characters(exclude_categories=["Cs"]), max_size=5), max_size=8).map("".join)
-EVENTS = st.builds(
-    lambda fields: {"type": "CUSTOM", **fields},
-    st.dictionaries(
-        WORDS.filter(lambda name: name != "type"),
-        st.recursive(
-            WORDS | st.integers() | st.booleans(),
-            lambda inner: st.lists(inner) | st.dictionaries(WORDS, inner),
-            max_leaves=4,
-        ),
-        max_size=3,
-    ),
+WORDS = st.lists(NASTY | st.text(st.characters(exclude_categories=["Cs"]), max_size=3), max_size=5).map("".join)
+VALUES = WORDS | st.integers(-(2**63), 2**63) | st.booleans() | st.lists(WORDS, max_size=2)
+EVENTS = st.dictionaries(WORDS.filter(lambda name: name != "type"), VALUES, max_size=3).map(
+    lambda fields: {"type": "CUSTOM", **fields}
 )
 
 
@@ -74,8 +66,8 @@ def of_lines(stream: str) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("data: ")) for line in stream.splitlines() if line.startswith("data: ")]
 
 
-@given(st.lists(EVENTS, max_size=4))
-@settings(max_examples=300, deadline=None)
+@given(st.lists(EVENTS, max_size=3))
+@settings(max_examples=200, deadline=None)
 def test_one_event_in_is_one_event_out(events: list[dict[str, Any]]) -> None:
     stream = (
         b": \n\n" + b"".join(frame(at, text_of(event)) for at, event in enumerate(events, 1)) + KEEP_ALIVE
