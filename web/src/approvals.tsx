@@ -52,7 +52,7 @@ function Approval({ interrupt, call, number, onDecide }: ApprovalProps) {
   };
   return (
     <section class="approval" aria-label="A tool waits for your decision" role="group">
-      <p>
+      <p role="alert">
         <Icon name="tool" size={16} />
         <span>
           May <strong>{call.name}</strong> do this? {number && <span class="muted">({number})</span>}

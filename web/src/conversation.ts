@@ -62,6 +62,13 @@ export class Conversation {
     }
   }
 
+  // What was said elsewhere meanwhile, if nothing runs here.
+  async refresh(): Promise<void> {
+    if (isBusy(this.view.value) || !lastSeq(this.view.value)) return;
+    await this.#loadNew().catch(() => undefined);
+    void this.#join();
+  }
+
   async #loadNew(): Promise<void> {
     let after = Math.max(0, lastSeq(this.view.value) - 1);
     for (let hasMore = true; hasMore; after = lastSeq(this.view.value)) {

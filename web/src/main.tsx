@@ -6,11 +6,18 @@ import * as shelf from "./shelf.ts";
 import { listenForShortcuts } from "./shortcuts.ts";
 import { applyTheme } from "./theme.ts";
 
+// Another tab, or the command line, may have gone on meanwhile.
+function comeBack(): void {
+  tryNow();
+  void shelf.loadThreads();
+  void shelf.open.value.refresh();
+}
+
 applyTheme();
 shelf.followAddress();
 listenForShortcuts();
 addEventListener("online", tryNow);
-document.addEventListener("visibilitychange", () => document.hidden || tryNow());
+document.addEventListener("visibilitychange", () => document.hidden || comeBack());
 void shelf.loadThreads();
 void shelf.loadModels();
 render(<App />, document.getElementById("app") as HTMLElement);
