@@ -35,7 +35,7 @@ test: check $(PAGE) ## Run every check and every test (PYTEST_ARGS="-k name" for
 	$(BIN)/pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 faults: $(STAMP) ## Kill, cut off, fill and damage stores and turns for a long time: about half an hour, best as root on Linux
-	DRAGOMAN_FAULTS=long $(BIN)/pytest $(PYTEST_PARALLEL) tests/store/faults tests/turn tests/server $(PYTEST_ARGS)
+	DRAGOMAN_FAULTS=long $(BIN)/pytest $(PYTEST_PARALLEL) tests/store/faults tests/turn tests/server tests/mail $(PYTEST_ARGS)
 
 check: $(STAMP) ## Check style, format, types and the floors
 	$(BIN)/ruff check .
