@@ -23,7 +23,7 @@ from dragoman.message import (
 )
 from dragoman.rules import check
 from dragoman.store import Store, open_store
-from dragoman.tools import tool
+from dragoman.tools import Confirmation, tool
 from dragoman.turn import Agent, Approval, Pending, ResultStored, TurnBegan, TurnEnded
 from tests.strict import call, say
 from tests.turn.ground import DIALECTS, ground
@@ -474,3 +474,16 @@ async def test_nothing_is_asked_where_nothing_was_said(tmp_path: Path) -> None:
         with pytest.raises(FormatError, match="nothing to answer"):
             await agent.ask(it.session)
         assert len(it.fakes["anthropic"].bodies) == 1
+
+
+async def test_what_many_sessions_share_with_nobody_is_let_go(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=[add])
+        it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
+        await agent.ask(it.session, "Add")
+        kept = agent.bench(it.session, None)
+        kept.answers["add"] = Confirmation(allow=True, scope="session")
+        for number in range(1_000):
+            agent.bench(f"sess_{number}", None)
+        assert len(agent._benches) <= 257
+        assert agent.bench(it.session, None) is kept

@@ -91,16 +91,30 @@ class Workbench:
         self.asking = asyncio.Lock()  # one question at a time, in the order of the calls
         self.answers: dict[str, Confirmation] = {}  # by tool, until the session ends
         self._left: set[asyncio.Task[Any]] = set()
+        self._in_use = 0  # dispatches that are not over
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing would be lost with it: no answer that holds for the session, no tool that may still end."""
         return not self.answers and not self._left
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing would be missed without it: nobody runs, nobody is asked, nothing was allowed for long."""
+        return not (self.answers or self._left or self.asking.locked() or self._in_use)
+
     def leave(self, task: asyncio.Task[Any]) -> None:
         """Nobody waits for this one any more; it may still end."""
         self._left.add(task)
         task.add_done_callback(self._left.discard)
+
+    def begin_use(self) -> None:
+        """Calls are dispatched here."""
+        self._in_use += 1
+
+    def end_use(self) -> None:
+        """They have their results."""
+        self._in_use -= 1
 
     async def aclose(self, wait_s: float = GRACE_S) -> None:
         """Wait a moment for tools that did not stop when they were told to, then let go of them."""
@@ -131,6 +145,7 @@ async def dispatch(
         return ()
     tasks = [asyncio.create_task(one.answered()) for one in made]
     stopped = asyncio.create_task(stop.wait()) if stop is not None else None
+    bench.begin_use()
     try:
         await _first_of(tasks, stopped)
         return await _ended(made, tasks)
@@ -138,6 +153,7 @@ async def dispatch(
         await _in_spite_of_cancel(_ended(made, tasks))
         raise
     finally:
+        bench.end_use()
         if stopped is not None:
             stopped.cancel()
 

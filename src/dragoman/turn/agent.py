@@ -67,6 +67,7 @@ FIRST_CHOICES: Final = (
     "openrouter:deepseek/deepseek-v3",
     "local:smollm2-135m",
 )
+_BENCHES: Final = 256  # that are kept, before those are let go that nobody would miss
 _PENDING_WITHIN: Final = 200  # messages: one answer asks for fewer things
 _log: Final = logging.getLogger("dragoman.turn")
 
@@ -309,6 +310,9 @@ class Agent:
     def bench(self, session_id: str, user_id: str | None) -> Workbench:
         """What the tool calls of a session share."""
         found = self._benches.get(session_id)
+        if found is None and len(self._benches) >= _BENCHES:
+            for idle in [name for name, bench in self._benches.items() if bench.is_idle]:
+                del self._benches[idle]
         if found is None:
             self._let_go_of_benches()
             found = self._benches[session_id] = Workbench(

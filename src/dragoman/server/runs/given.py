@@ -19,6 +19,7 @@ import msgspec
 from dragoman.exchange import SideEffects, ToolDefinition
 from dragoman.server.asking import identifier, read_as
 from dragoman.server.refusing import Refusal
+from dragoman.tools.easing import eased
 from dragoman.value import check_plain
 
 Role = Literal["user", "assistant", "system", "developer", "tool", "reasoning", "activity"]
@@ -165,9 +166,7 @@ def _has_nul(value: Any) -> bool:
 
 def _tool(said: ToolGiven) -> ToolDefinition:
     schema = _kept(said.parameters, f"the parameters of {said.name!r}") or _NO_PARAMETERS
-    wanted = {key: part for key, part in schema.items() if key not in ("$schema", "$id")}
-    if "properties" in wanted:
-        wanted.setdefault("type", "object")
+    wanted = eased(schema).schema  # the client checks what it is given; a model is told what every provider takes
     return ToolDefinition(said.name, said.description, wanted, SideEffects.NONE, requires_workspace=False)
 
 
