@@ -14,6 +14,7 @@ from dragoman.letters import ErrorLetter, Hints, error_letter
 from dragoman.letters.kept import Posted
 
 POSTMASTER: Final = "POSTMASTER"
+GIVEN_UP: Final = "DELIVERY_FAILED"
 _NO_TASK: Final = "UNKNOWN"
 
 
@@ -56,7 +57,7 @@ def escalation(
         recipient_id=to,
         task_id=posted.task_id,
         timestamp=now,
-        code="DELIVERY_FAILED",
+        code=GIVEN_UP,
         message=f"A letter from {posted.sender_id} to {posted.recipient_id} {what}: {error}",
         details=details,
         retryable=False,
