@@ -27,6 +27,7 @@ from dragoman.letters import task_result_letter
 from dragoman.mail import Delivery, Mail, Sealing
 from dragoman.mail.nats import NatsTransport
 from dragoman.store import Store, open_store
+from dragoman.store.mail import MailRoom  # so that it is there before anything is forked
 from tests.mail.conftest import WHEN
 
 _processes = multiprocessing.get_context("forkserver")
@@ -35,6 +36,7 @@ KEYS = "a:c2VhbGluZy1rZXktZm9yLXRlc3RzLW9mLW1haWwtMDE="
 
 MADE = "CREATE TABLE IF NOT EXISTS effects (letter_id TEXT NOT NULL)"
 HAPPENED = "INSERT INTO effects (letter_id) VALUES (?)"
+ROOM = MailRoom
 COUNTED = "SELECT letter_id, count(*) FROM effects GROUP BY letter_id"
 
 

@@ -61,7 +61,7 @@ async def test_embedded_every_letter_has_its_effect_once(
     async with shared_place.open() as store:
         await made_ready(store)
         mail = Mail(store)
-        orders = Orders(url=shared_place.url, deaths=max(100, wanted // 6))
+        orders = Orders(url=shared_place.url, deaths=min(500, max(100, wanted // 6)))
         with Consumers(orders, orders, chance=chance) as consumers:
             total = await sent(mail, letters(wanted), chance)
             await consumers.until(lambda: all_done(mail), GIVE_UP_S)
@@ -122,7 +122,7 @@ async def test_by_a_broker_that_is_killed_wiped_and_damaged_every_letter_has_its
             Mail(store, transport=transport, sealing=Sealing.from_text(KEYS)) as mail,
         ):
             await made_ready(store)
-            orders = Orders(url=url, brokers=[broker.url], deaths=max(400, wanted // 4))
+            orders = Orders(url=url, brokers=[broker.url], deaths=400 if wanted < 5_000 else 1_500)
             with Consumers(orders, orders, chance=chance) as consumers:
                 total, faults = 0, []
                 part = wanted // 4

@@ -1,0 +1,98 @@
+"""Everything behind a letter in one answer, and nothing of a person once they are erased."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from dragoman.errors import UnknownLetterError
+from dragoman.letters.kept import own_team
+from dragoman.mail import Mail
+from dragoman.mail.evaluation import Judgement, record_judgement
+from dragoman.mail.graph import letter_graph
+from dragoman.message import Message, MessageMetadata, Role, TextBlock, ToolResultBlock, ToolUseBlock, Usage
+from dragoman.store import Store
+from tests.mail.conftest import result
+from tests.store.conftest import Place
+
+NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
+CALL = "tu_01KR3ER9E00000000000000QQE"
+
+
+def said(role: Role, *blocks: Any, run_id: str = "turn-1", **metadata: Any) -> Message:
+    return Message("", "", role, blocks, MessageMetadata(run_id=run_id, **metadata), NOW)
+
+
+def usage(cost: str) -> Usage:
+    return Usage(input_tokens=10, output_tokens=5, cost_usd=Decimal(cost), pricing_version="1", latency_ms=7)
+
+
+async def conversation(store: Store) -> str:
+    session = await store.create_session(title="The report")
+    await store.append(session.id, said(Role.USER, TextBlock("An earlier question"), run_id="turn-0"))
+    await store.append(session.id, said(Role.ASSISTANT, TextBlock("Yes"), run_id="turn-0", usage=usage("5")))
+    await store.append(session.id, said(Role.USER, TextBlock("Write it")))
+    await store.append(session.id, said(Role.ASSISTANT, ToolUseBlock(CALL, "write_file", {}), usage=usage("0.10")))
+    await store.append(session.id, said(Role.TOOL, ToolResultBlock(CALL, (TextBlock("ok"),))))
+    await store.append(session.id, said(Role.ASSISTANT, TextBlock("Written"), usage=usage("0.25")))
+    return session.id
+
+
+async def test_a_letter_leads_to_the_messages_calls_and_spend_of_its_turn(store: Store) -> None:
+    mail = Mail(store)
+    session_id = await conversation(store)
+    await mail.send(result(message_id="m1", session_id=session_id, turn_id="turn-1", score=0.8))
+    await mail.send(result(message_id="m2", output="more"))
+    graph = await letter_graph(mail, "ARCH", "m1")
+    assert graph.letter.posted.letter_id == "m1"
+    assert graph.session.title == "The report"
+    assert [row.seq for row in graph.messages] == [3, 4, 5, 6]
+    assert [(call.id, call.name, call.status) for call in graph.tool_calls] == [(CALL, "write_file", "succeeded")]
+    assert graph.spend is not None
+    assert (graph.spend.calls, graph.spend.cost_usd, graph.spend.output_tokens) == (2, Decimal("0.35"), 10)
+    assert [(one.score, one.turn_id) for one in graph.evaluations] == [(0.8, "turn-1")]
+    assert [one.posted.letter_id for one in graph.thread] == ["m1", "m2"]
+
+
+async def test_a_session_that_may_not_be_seen_or_is_gone_is_not_in_it(store: Store) -> None:
+    mail = Mail(store)
+    session_id = await conversation(store)
+    await mail.send(result(message_id="m1", session_id=session_id))
+    hidden = await letter_graph(mail, "ARCH", "m1", may_see=lambda _: False)
+    assert (hidden.session, hidden.messages, hidden.spend) == (None, (), None)
+    await mail.send(result("T-2", message_id="m2", session_id="sess_nothing"))
+    assert (await letter_graph(mail, "ARCH", "m2")).session is None
+    with pytest.raises(UnknownLetterError):
+        await letter_graph(mail.of(team_id="other"), "ARCH", "m1")
+
+
+async def test_the_mail_of_a_person_in_no_team_is_gone_with_them(store: Store, place: Place) -> None:
+    team = own_team("usr_ada")
+    mail = Mail(store).of(team_id=team, user_id="usr_ada")
+    await mail.send(result(message_id="m1", score=0.5, depends_on=["T-0"]))
+    await mail.send(result("T-0", message_id="m0"))
+    await record_judgement(store, Judgement(task_id="T-1", score=1), evaluator="usr_ada", team_id=team)
+    others = Mail(store).of(team_id="ops", user_id="usr_grace")
+    await others.send(result(message_id="m1", score=0.5))
+    await store.erase_user("usr_ada")
+    assert await mail.letters() == []
+    assert await mail.counts() == []
+    assert await store.evaluations(team_id=team) == []
+    assert len(await others.letters()) == len(await store.evaluations(team_id="ops")) == 1
+    assert (await store.verify()).is_sound
+    for table in ("letters", "mailboxes", "inbox", "dead_letters", "task_states", "task_needs", "evaluations"):
+        rows = await store._read(_all(table))
+        assert not [row for row in rows if "usr_ada" in str(row)], table
+
+
+def _all(table: str) -> Any:
+    from dragoman.store.operation import operation
+
+    @operation
+    def read() -> Any:
+        return (yield f"SELECT * FROM {table}", ())
+
+    return read()
