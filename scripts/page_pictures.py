@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.strict import call, say, think
+from tests.web import letters
 from tests.web.ground import README, Site, site
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ async def main() -> None:
             await _answer(page, it)
             await _swap(page)
             await _approval(page, it)
+            await _mail(page, it)
             await browser.close()
 
 
@@ -75,6 +77,20 @@ async def _approval(page: Page, it: Site) -> None:
     )
     await _asked(page, "Say in the README how to put it out earlier", "May write_file")
     await _taken(page, "web-approval")
+
+
+async def _mail(page: Page, it: Site) -> None:
+    await page.set_viewport_size({"width": 1080, "height": 940})
+    await letters.work(it)
+    await letters.weeks(it)
+    await page.goto(f"{it.base_url}/#/mail/task/TASK-12")
+    await page.locator(".asking").wait_for()
+    await _taken(page, "web-mail")
+    await page.set_viewport_size({"width": 1080, "height": 780})
+    await page.emulate_media(color_scheme="dark")
+    await page.goto(f"{it.base_url}/#/mail/trends")
+    await page.locator(".lines canvas").last.wait_for()
+    await _taken(page, "web-trends")
 
 
 async def _asked(page: Page, question: str, shown: str) -> None:

@@ -12,7 +12,7 @@ export function KeyPrompt() {
     rememberKey(key.trim());
     void shelf.loadThreads();
     void shelf.loadModels();
-    if (shelf.route.value.id !== null) void shelf.open.value.load();
+    if (shelf.route.value.page === "" && shelf.route.value.id !== null) void shelf.open.value.load();
   };
   return (
     <Modal title="This server wants a key">

@@ -4,7 +4,7 @@ import { beginning, read } from "../src/mail/form.ts";
 import { linkTo, placeFrom, type Place } from "../src/mail/place.ts";
 import { durationColumns, hasAny, range, scoreColumns, shortDuration, spanName } from "../src/mail/spans.ts";
 import type { Letter, Mailbox, Span } from "../src/mail/wire.ts";
-import { countsOf, fits, gist, inOrder, inWords, isFree, kindOf, outcome, reasonOf, retries, standing } from "../src/mail/words.ts";
+import { countsOf, fits, gist, inLines, inOrder, inWords, isFree, kindOf, outcome, reasonOf, retries, standing } from "../src/mail/words.ts";
 import { routeFrom } from "../src/route.ts";
 
 const NOW = new Date("2026-11-15T12:00:00Z");
@@ -101,6 +101,10 @@ test("tries are counted by whoever counted more", () => {
   assert.equal(retries(letter({ attempts: 1 })), 0);
   assert.equal(retries(letter({ attempts: 3 })), 2);
   assert.equal(retries({ ...letter(), letter: { timestamp: EARLIER, retry_count: 4, payload: {} } }), 4);
+});
+
+test("lists of plain values stand in one line", () => {
+  assert.deepEqual(inLines({ a: ["x", 1, null], b: [{ c: 1 }], d: "e" }), { a: "x, 1, ", b: [{ c: 1 }], d: "e" });
 });
 
 test("a reason is said in words, a new one too", () => {

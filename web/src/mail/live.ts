@@ -1,6 +1,6 @@
 // What the server says, and says anew: asked for again every few seconds while somebody looks, and at once when told to.
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import { needsKey, problemFrom } from "../api.ts";
+import { ApiError, needsKey, problemFrom } from "../api.ts";
 import { EventLines } from "../sse.ts";
 import type { Problem } from "../view.ts";
 import * as calls from "./calls.ts";
@@ -19,17 +19,20 @@ export function useLive<T>(name: string, ask: () => Promise<T>): Live<T> {
   const [heard, setHeard] = useState<{ name: string; value: T | null; problem: Problem | null }>({ name, value: null, problem: null });
   const asking = useRef(ask);
   asking.current = ask;
+  const isRefused = useRef(false);
   const again = useCallback(async () => {
     try {
       const value = await asking.current();
       setHeard({ name, value, problem: null });
     } catch (error) {
+      isRefused.current = isFinal(error);
       setHeard((before) => ({ name, value: before.name === name ? before.value : null, problem: problemFrom(error) }));
     }
   }, [name]);
   useEffect(() => {
     let isOver = false;
-    const ask = () => void (!isOver && !document.hidden && !needsKey.value && again());
+    isRefused.current = false;
+    const ask = () => void (!isOver && !isRefused.current && !document.hidden && !needsKey.value && again());
     const timer = setInterval(ask, EVERY_MS);
     const stop = needsKey.watch(ask);
     addEventListener("visibilitychange", ask);
@@ -44,13 +47,19 @@ export function useLive<T>(name: string, ask: () => Promise<T>): Live<T> {
   return heard.name === name ? { ...heard, again } : { value: null, problem: null, again };
 }
 
+// What will be refused however often it is asked for. A key that is wanted may yet be given.
+function isFinal(error: unknown): boolean {
+  return error instanceof ApiError && error.status === 403;
+}
+
 // Calls whenever something arrives in a mailbox, until the signal is given.
 export async function listen(recipient: string, arrived: () => void, signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
     try {
-      await heard(await calls.stream(recipient, signal), arrived);
-    } catch {
+      if (!needsKey.value) await heard(await calls.stream(recipient, signal), arrived);
+    } catch (error) {
       // The connection is gone, or the server is: asking every few seconds goes on meanwhile.
+      if (isFinal(error)) return;
     }
     if (!signal.aborted) await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
   }

@@ -1,6 +1,6 @@
 // Small things that several pages of the mail show.
 import type { ComponentChildren } from "preact";
-import { moment } from "../format.ts";
+import { duration, moment } from "../format.ts";
 import { Icon, type IconName } from "../icons.tsx";
 import type { Problem } from "../view.ts";
 import { linkTo } from "./place.ts";
@@ -40,6 +40,7 @@ export function LetterLine({ letter, level = "h3" }: { letter: Letter; level?: "
         <span>{KINDS[kind]}</span>
         {went && <span>{went.label}</span>}
         {letter.letter.payload.score !== undefined && <span>score {score(letter.letter.payload.score)}</span>}
+        {letter.letter.payload.duration_sec !== undefined && <span>{duration(letter.letter.payload.duration_sec * 1000)}</span>}
         {retries(letter) > 0 && <span>{retries(letter) === 1 ? "tried again once" : `tried again ${retries(letter)} times`}</span>}
       </span>
     </div>

@@ -1,10 +1,9 @@
 // What a letter says. The one rule: nothing that an agent wrote becomes a link, or anything else but text.
 import { Arguments } from "../arguments.tsx";
 import { Code } from "../code.tsx";
-import { duration } from "../format.ts";
 import { Icon } from "../icons.tsx";
 import type { Artifact, Envelope, Letter, Payload } from "./wire.ts";
-import { kindOf } from "./words.ts";
+import { inLines, kindOf, listed } from "./words.ts";
 
 export function Said({ letter }: { letter: Letter }) {
   const payload = letter.letter.payload;
@@ -23,13 +22,11 @@ export function Said({ letter }: { letter: Letter }) {
 }
 
 function Result({ payload }: { payload: Payload }) {
-  const took = payload.duration_sec === undefined ? null : duration(payload.duration_sec * 1000);
   return (
     <>
       <p class="plain">{payload.result?.output}</p>
       {payload.notes && <p class="plain muted small">{payload.notes}</p>}
       {payload.result?.artifacts && <Artifacts artifacts={payload.result.artifacts} />}
-      {took && <p class="muted small">It took {took}.</p>}
     </>
   );
 }
@@ -63,11 +60,11 @@ function Failure({ payload }: { payload: Payload }) {
       <p class="plain">
         <code class="code-name">{payload.code}</code> {payload.message}
       </p>
-      {payload.details && Object.keys(payload.details).length > 0 && <Arguments input={JSON.stringify(payload.details)} />}
-      {payload.suggested_actions && payload.suggested_actions.length > 0 && (
-        <p class="muted small">What might help: {payload.suggested_actions.join(" · ")}</p>
-      )}
-      {payload.retryable !== undefined && <p class="muted small">{payload.retryable ? "Trying again may help." : "Trying again does not help."}</p>}
+      {payload.details && Object.keys(payload.details).length > 0 && <Arguments input={JSON.stringify(inLines(payload.details))} />}
+      <p class="muted small facts">
+        {payload.retryable !== undefined && <span>{payload.retryable ? "trying again may help" : "trying again does not help"}</span>}
+        {payload.suggested_actions && payload.suggested_actions.length > 0 && <span>suggested: {listed(payload.suggested_actions, "or")}</span>}
+      </p>
     </>
   );
 }

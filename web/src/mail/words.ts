@@ -49,8 +49,15 @@ function hour(moment: string): string {
   return new Date(moment).toLocaleTimeString("en", { hour: "2-digit", minute: "2-digit", hour12: false });
 }
 
-export function listed(names: readonly string[]): string {
-  return names.length < 2 ? (names[0] ?? "") : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
+export function listed(names: readonly string[], last = "and"): string {
+  return names.length < 2 ? (names[0] ?? "") : `${names.slice(0, -1).join(", ")} ${last} ${names.at(-1)}`;
+}
+
+// Details for reading: a list of plain values is one line.
+export function inLines(details: Record<string, unknown>): Record<string, unknown> {
+  const isPlain = (value: unknown) => typeof value !== "object" || value === null;
+  const line = (value: unknown) => (Array.isArray(value) && value.every(isPlain) ? value.join(", ") : value);
+  return Object.fromEntries(Object.entries(details).map(([name, value]) => [name, line(value)]));
 }
 
 // --- what it is ------------------------------------------------------------------------------------------------------
