@@ -1,0 +1,60 @@
+"""What mail costs does not grow with what waits: every statement is answered by an index that has all that is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from dragoman.mail import Mail
+from dragoman.store import open_store, sqlite
+from tests.mail.conftest import Clock, failure, result
+
+
+async def test_no_statement_reads_a_whole_mailbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    said: set[str] = set()
+
+    class Noting:
+        """A connection that remembers what it was asked."""
+
+        def __init__(self, connection: Any) -> None:
+            self._connection = connection
+
+        def execute(self, sql: str, arguments: Any = ()) -> Any:
+            said.add(sql)
+            return self._connection.execute(sql, arguments)
+
+    ran = sqlite._ran
+    monkeypatch.setattr(sqlite, "_ran", lambda connection, operation: ran(Noting(connection), operation))
+    path = tmp_path / "store.db"
+    async with open_store(f"sqlite:///{path}") as store:
+        store.clock = clock
+        mail = Mail(store)
+        for number in range(3):
+            await mail.send(result("T", message_id=f"L{number}"))
+        await mail.send(failure("U", depends_on=["V"]))
+        await mail.send(result("V", to="CC"))
+        (first, second, *_) = await mail.receive("ARCH")
+        await first.extend(90)
+        await first.ack()
+        await second.nack("no", error_class="not_retryable")
+        await mail.store.mail.claim(30, 10)
+        await mail.store.mail.arrive([first.handed.posted])
+    connection = apsw.Connection(str(path))
+    plans = {
+        sql: [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", [None] * sql.count("?")).fetchall()]
+        for sql in said
+        if sql.startswith(("SELECT", "INSERT", "UPDATE", "DELETE")) and "box" in sql
+    }
+    connection.close()
+    assert len(plans) > 10
+    whole = "(recipient_id=? AND team_id=?)"
+    for sql, steps in plans.items():
+        for step in steps:
+            assert not step.startswith("SCAN") or "CONSTANT ROW" in step, (sql, steps)
+            if whole in step:  # all of a mailbox, but in the order in which it is handed out
+                assert "inbox_ready" in step or "mailboxes" in step, (sql, steps)
