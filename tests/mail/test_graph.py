@@ -16,7 +16,6 @@ from dragoman.mail.graph import letter_graph
 from dragoman.message import Message, MessageMetadata, Role, TextBlock, ToolResultBlock, ToolUseBlock, Usage
 from dragoman.store import Store
 from tests.mail.conftest import result
-from tests.store.conftest import Place
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 CALL = "tu_01KR3ER9E00000000000000QQE"
@@ -69,7 +68,7 @@ async def test_a_session_that_may_not_be_seen_or_is_gone_is_not_in_it(store: Sto
         await letter_graph(mail.of(team_id="other"), "ARCH", "m1")
 
 
-async def test_the_mail_of_a_person_in_no_team_is_gone_with_them(store: Store, place: Place) -> None:
+async def test_the_mail_of_a_person_in_no_team_is_gone_with_them(store: Store) -> None:
     team = own_team("usr_ada")
     mail = Mail(store).of(team_id=team, user_id="usr_ada")
     await mail.send(result(message_id="m1", score=0.5, depends_on=["T-0"]))

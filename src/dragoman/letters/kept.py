@@ -13,6 +13,11 @@ from typing import Literal
 import msgspec
 
 
+def own_team(user_id: str) -> str:
+    """What the mail of a person who is in no team is kept under: theirs alone, and gone with them."""
+    return f"user:{user_id}"
+
+
 class SealedValue(msgspec.Struct, frozen=True):
     """A sensitive input, encrypted."""
 

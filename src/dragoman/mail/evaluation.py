@@ -20,6 +20,7 @@ from msgspec import UNSET, Meta
 
 from dragoman.errors import FormatError, InputError, LetterError, UnknownSessionError
 from dragoman.letters import Letter, TaskResultLetter, letter_id
+from dragoman.letters.kept import own_team
 from dragoman.letters.scores import (
     WINDOW,
     Span,
@@ -153,7 +154,7 @@ def _is_of(session: Session, team_id: str, user_id: str | None) -> bool:
     """Whether a session is of whoever sends; a program that names nobody is trusted with what it names."""
     if not team_id:
         return user_id is None or session.user_id in (None, user_id)
-    return session.user_id == user_id and (session.team_id or f"user:{user_id}") == team_id
+    return user_id is not None and session.user_id == user_id and (session.team_id or own_team(user_id)) == team_id
 
 
 async def record_judgement(

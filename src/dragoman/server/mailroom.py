@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from dragoman.letters.kept import own_team
 from dragoman.mail import Mail
 from dragoman.server.asking import MAX_JSON_BYTES, whole_body
 from dragoman.server.principal import Principal, owned_session, principal_of
@@ -30,7 +31,7 @@ def tenant_of(principal: Principal) -> str:
     """The team that mail is kept under."""
     if principal.is_local:
         return ""
-    return principal.team_id or f"user:{principal.user_id}"
+    return principal.team_id or own_team(principal.user_id)
 
 
 def mail_of(request: Request) -> Mail:

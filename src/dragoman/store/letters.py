@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.errors import ConflictError, DamagedError
-from dragoman.letters.kept import DeadLetter, MailboxCounts, Posted, SealedValue
+from dragoman.letters.kept import DeadLetter, MailboxCounts, Posted, SealedValue, own_team
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.rows import micros, time_from
 
@@ -295,6 +295,12 @@ def erase(user_id: str) -> Steps:
     for recipient_id, team_id, letter_id in rows:
         yield from promoted_after((recipient_id, team_id, letter_id))
     yield "DELETE FROM dead_letters WHERE user_id = ?", (user_id,)
+    for table in _OF_TEAMS:
+        yield f"DELETE FROM {table} WHERE team_id = ?", (own_team(user_id),)
+
+
+_MAIL: Final = ("letters", "mailboxes", "inbox", "outbox", "dead_letters", "sealed_values")
+_OF_TEAMS: Final = (*_MAIL, "task_states", "task_needs")
 
 
 def erase_of_session(session_id: str) -> Steps:

@@ -516,6 +516,8 @@ def delete(session_id: str) -> Generator[Statement, Rows, None]:
 
 def without_person(user_id: str) -> Generator[Statement, Rows, None]:
     """Take a person out of the trace of sessions of others."""
+    from dragoman.letters.kept import own_team  # noqa: PLC0415  only who erases needs it
+
     said = msgspec.json.encode(user_id).decode()
     pattern = "".join(f"!{letter}" if letter in "!%_" else letter for letter in said)
     rows = yield f"SELECT {_EVENT} FROM events WHERE payload_json LIKE ? ESCAPE '!'", (f"%{pattern}%",)
@@ -526,6 +528,7 @@ def without_person(user_id: str) -> Generator[Statement, Rows, None]:
             "UPDATE events SET payload_json = ?, hash = ? WHERE session_id = ? AND id = ?",
             (made[8], hash_of(made), row[2], row[0]),
         )
+    yield "DELETE FROM evaluations WHERE team_id = ?", (own_team(user_id),)
     rows = yield f"SELECT {_EVALUATION} FROM evaluations WHERE evaluator = ?", (user_id,)
     for row in rows:
         made = (*row[:7], "[erased]", *row[8:13], None, *row[14:17])
