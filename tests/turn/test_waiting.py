@@ -487,3 +487,42 @@ async def test_what_many_sessions_share_with_nobody_is_let_go(tmp_path: Path) ->
             agent.bench(f"sess_{number}", None)
         assert len(agent._benches) <= 257
         assert agent.bench(it.session, None) is kept
+
+
+async def test_an_approved_call_that_a_crash_has_interrupted_waits_for_consent_again(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        ran, note = notes()
+        agent = await it.agent(tools=[note], parks=True)
+        await crashed(it.store, it.session, ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAA", "note", {"word": "x"}))
+        (pending,) = await agent.pending(it.session)
+        assert pending.why == "approval"
+        ended = await agent.ask(it.session, approvals=(Approval(pending.call_id, approved=True),))
+        assert (ended.fault, ran) == (None, ["x"])
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "openai_chat"])
+@pytest.mark.parametrize("after", range(7))
+async def test_a_turn_that_goes_on_may_be_cancelled_at_any_event(dialect: str, after: int, tmp_path: Path) -> None:
+    async with ground(tmp_path, dialect) as it:
+        _, note = notes()
+        agent = await it.agent(tools=[note], parks=True)
+        fake = it.fakes[dialect]
+        fake.answer_with(call("get_place", {}), call("note", {"word": "a"}), call("note", {"word": "b"}))
+        place, first, _ = (await agent.ask(it.session, "Note where I am", tools=(PLACE,))).pending
+        turn = agent.begin(
+            it.session, answers=(given(place, "Bern"),), approvals=(Approval(first.call_id, approved=True),)
+        )
+        count = 0
+        async for _ in turn:
+            if count == after:
+                turn.cancel()
+            count += 1
+        kept = await messages(it.store, it.session)
+        assert not [one for one in kept if one.metadata.status is MessageStatus.PARTIAL]
+        left = await agent.pending(it.session)
+        assert [one.why for one in left] in ([], ["approval"])
+        fake.forget()
+        decided = tuple(Approval(one.call_id, approved=False) for one in left)
+        ended = await agent.ask(it.session, "And now?", approvals=decided)
+        assert (ended.fault, ended.pending) == (None, ())
+        assert fake.refused == []
