@@ -64,6 +64,7 @@ async def test_letters_are_reached_by_keys_alone(visitor: Visitor, worked: str) 
     await visitor.find(".letters .stretched").first.focus()
     await visitor.page.keyboard.press("Enter")
     await visitor.find("h1", "Letter to HUMAN").wait_for()
+    await visitor.until("document.activeElement.id === 'mail-title'")
     await visitor.find(".as-json summary").focus()
     await visitor.page.keyboard.press("Enter")
     await visitor.find(".as-json code", "protocol_version").wait_for()
@@ -121,7 +122,7 @@ async def test_a_letter_says_where_it_stands_and_says_it_anew(visitor: Visitor, 
     await sent(site, "NOBODY", "TASK-40", "Done", success=True)
     await delivery.nack("The disk quota is reached", retry_after_s=600)
     await visitor.find(".chip.open", "waiting").wait_for()
-    await visitor.find(".chip.wait", "tried again at").wait_for()
+    await visitor.find(".chip.wait", "to be retried at").wait_for()
 
 
 async def test_a_question_is_answered_and_what_is_sensitive_is_never_shown_again(

@@ -65,7 +65,7 @@ test("a letter says where it stands, and a lease that is over is none", () => {
     letter({ state: "done" }),
     letter({ state: "dead" }),
   ].map((one) => standing(one, NOW).label);
-  assert.deepEqual(labels, ["waiting", "in hand", "waiting", "tried again", "behind", "on its way", "done", "dead"]);
+  assert.deepEqual(labels, ["waiting", "in hand", "waiting", "to be retried", "behind", "on its way", "done", "dead"]);
 });
 
 test("a letter that is held says for what", () => {

@@ -5,7 +5,7 @@ import { EventLines } from "../sse.ts";
 import type { Problem } from "../view.ts";
 import * as calls from "./calls.ts";
 
-const EVERY_MS = 4000;
+const EVERY_MS = 3000;
 const PAUSE_MS = 3000;
 
 export interface Live<T> {
@@ -17,17 +17,23 @@ export interface Live<T> {
 // `name` says what is asked for: when it is another one, what was heard before goes.
 export function useLive<T>(name: string, ask: () => Promise<T>): Live<T> {
   const [heard, setHeard] = useState<{ name: string; value: T | null; problem: Problem | null }>({ name, value: null, problem: null });
-  const asking = useRef(ask);
-  asking.current = ask;
+  const asking = useRef({ name, ask });
+  asking.current = { name, ask };
   const isRefused = useRef(false);
+  const numbers = useRef({ asked: 0, heard: 0 });
   const again = useCallback(async () => {
+    const number = (numbers.current.asked += 1);
+    const isLate = () => asking.current.name !== name || number < numbers.current.heard; // something newer was heard, or is shown
     try {
-      const value = await asking.current();
+      const value = await asking.current.ask();
+      if (isLate()) return;
       setHeard({ name, value, problem: null });
     } catch (error) {
+      if (isLate()) return;
       isRefused.current = isFinal(error);
       setHeard((before) => ({ name, value: before.name === name ? before.value : null, problem: problemFrom(error) }));
     }
+    numbers.current.heard = number;
   }, [name]);
   useEffect(() => {
     let isOver = false;
@@ -52,8 +58,21 @@ function isFinal(error: unknown): boolean {
   return error instanceof ApiError && error.status === 403;
 }
 
-// Calls whenever something arrives in a mailbox, until the signal is given.
-export async function listen(recipient: string, arrived: () => void, signal: AbortSignal): Promise<void> {
+// Calls whenever something arrives in a mailbox. A page that nobody looks at lets go of its connection: browsers have few.
+export function useArrivals(recipient: string, arrived: () => void): void {
+  useEffect(() => {
+    let listening: AbortController | null = null;
+    const look = () => {
+      if (document.hidden) listening?.abort();
+      else if (!listening || listening.signal.aborted) void listen(recipient, arrived, (listening = new AbortController()).signal);
+    };
+    addEventListener("visibilitychange", look);
+    look();
+    return () => (removeEventListener("visibilitychange", look), listening?.abort());
+  }, [recipient, arrived]);
+}
+
+async function listen(recipient: string, arrived: () => void, signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
     try {
       if (!needsKey.value) await heard(await calls.stream(recipient, signal), arrived);

@@ -1,4 +1,5 @@
 // The pages of the mail: mailboxes, letters, tasks, what is behind a letter, dead letters, and trends.
+import { useEffect, useRef } from "preact/hooks";
 import { useCell } from "../cell.ts";
 import { IconButton } from "../icons.tsx";
 import { copyCode } from "../messages.tsx";
@@ -21,11 +22,18 @@ export function Mail() {
   const { id } = useCell(shelf.route);
   const place = placeFrom(id);
   const title = titleOf(place);
+  const address = place.kind === "trends" ? "trends" : linkTo(place);
+  const heading = useRef<HTMLHeadingElement>(null);
+  const before = useRef(address);
+  useEffect(() => {
+    if (before.current !== address) heading.current?.focus();
+    before.current = address;
+  }, [address]);
   return (
     <section class="page mail" aria-labelledby="mail-title">
       <header class="head row">
         <IconButton icon="menu" label="Conversations" class="narrow-only" onClick={() => shelf.isDrawerOpen.set(true)} />
-        <h1 id="mail-title">{title}</h1>
+        <h1 id="mail-title" ref={heading} tabindex={-1}>{title}</h1>
         <nav class="tabs" aria-label="Mail">
           {TABS.map((tab) => (
             <a key={tab.label} href={linkTo(tab.place)} aria-current={tab.place.kind === place.kind ? "page" : tab.place.kind === sectionOf(place) ? "true" : undefined}>
@@ -34,7 +42,7 @@ export function Mail() {
           ))}
         </nav>
       </header>
-      <div class="scroll" key={place.kind === "trends" ? place.kind : linkTo(place)} tabindex={0} role="region" aria-label={title} onClick={copyCode}>
+      <div class="scroll" key={address} tabindex={0} role="region" aria-label={title} onClick={copyCode}>
         <div class="measure">{shown(place)}</div>
       </div>
     </section>

@@ -1,7 +1,7 @@
 // The letters of a mailbox, the newest first, as they arrive.
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import * as calls from "./calls.ts";
-import { listen, useLive } from "./live.ts";
+import { useArrivals, useLive } from "./live.ts";
 import { Filter, Letters, ProblemNote } from "./parts.tsx";
 import { FirstLetter } from "./teach.tsx";
 import { fits } from "./words.ts";
@@ -9,11 +9,7 @@ import { fits } from "./words.ts";
 export function Mailbox({ recipient }: { recipient: string }) {
   const { value: letters, problem, again } = useLive(`box/${recipient}`, () => calls.lettersTo(recipient));
   const [words, setWords] = useState("");
-  useEffect(() => {
-    const over = new AbortController();
-    void listen(recipient, again, over.signal);
-    return () => over.abort();
-  }, [recipient, again]);
+  useArrivals(recipient, again);
   const shown = (letters ?? []).filter((letter) => fits(letter, words.trim()));
   return (
     <>
@@ -26,7 +22,7 @@ export function Mailbox({ recipient }: { recipient: string }) {
             <p class="muted">{letters.length < 100 ? "The newest first" : "The newest hundred"}</p>
             <Filter label="Filter letters" value={words} onChange={setWords} />
           </div>
-          {shown.length ? <Letters letters={shown} label={`Letters to ${recipient}`} /> : <p class="hint">None of these letters says that.</p>}
+          {shown.length ? <Letters letters={shown} level="h2" label={`Letters to ${recipient}`} /> : <p class="hint">None of these letters says that.</p>}
         </>
       )}
     </>

@@ -47,12 +47,19 @@ export function LetterLine({ letter, level = "h3" }: { letter: Letter; level?: "
   );
 }
 
-export function Letters({ letters, current = null, label }: { letters: readonly Letter[]; current?: string | null; label: string }) {
+interface LettersProps {
+  letters: readonly Letter[];
+  label: string;
+  level?: "h2" | "h3";
+  current?: string | null; // the one that is shown already
+}
+
+export function Letters({ letters, label, level = "h3", current = null }: LettersProps) {
   return (
     <ul class="letters" aria-label={label}>
       {letters.map((letter) => (
         <li key={`${letter.recipient_id}/${letter.letter_id}`} class={letter.letter_id === current ? "current" : ""}>
-          <LetterLine letter={letter} />
+          <LetterLine letter={letter} level={level} />
           <p class="gist">
             <a class="stretched" href={linkTo({ kind: "letter", recipient: letter.recipient_id, letter: letter.letter_id })} aria-current={letter.letter_id === current ? "true" : undefined}>
               {gist(letter) || "(without words)"}

@@ -26,7 +26,7 @@ export function standing(letter: Letter, now: Date): Standing {
         : { mood: "busy", label: "on its way", why: "" };
     case "ready":
       if (isLater(letter.leased_until, now)) return { mood: "busy", label: "in hand", why: `until ${hour(letter.leased_until as string)}` };
-      if (isLater(letter.retry_at, now)) return { mood: "wait", label: "tried again", why: `at ${hour(letter.retry_at as string)}` };
+      if (isLater(letter.retry_at, now)) return { mood: "wait", label: "to be retried", why: `at ${hour(letter.retry_at as string)}` };
       return { mood: "open", label: "waiting", why: "" };
   }
 }
