@@ -25,6 +25,7 @@ _RANDOM_BITS: Final = 80
 _RANDOM_LIMIT: Final = 1 << _RANDOM_BITS
 _LAST: Final = (1 << 128) - 1
 _PAIRS: Final = tuple(high + low for high in ALPHABET for low in ALPHABET)
+_FIFTY_BITS: Final = (1 << 50) - 1
 
 
 def ulid(time_ms: int, randomness: int) -> str:
@@ -72,8 +73,14 @@ class UlidSource:
 
 
 def _ulid_from_int(number: int) -> str:
-    # Two characters at a time: half the steps.
-    return "".join([_PAIRS[(number >> shift) & 1023] for shift in range(120, -1, -10)])
+    # Two characters at a time, from three numbers that are small: every event and every message has an id.
+    pair, begin, middle, end = _PAIRS, number >> 100, number >> 50 & _FIFTY_BITS, number & _FIFTY_BITS
+    return (
+        f"{pair[begin >> 20]}{pair[begin >> 10 & 1023]}{pair[begin & 1023]}"
+        f"{pair[middle >> 40]}{pair[middle >> 30 & 1023]}{pair[middle >> 20 & 1023]}{pair[middle >> 10 & 1023]}"
+        f"{pair[middle & 1023]}{pair[end >> 40]}{pair[end >> 30 & 1023]}{pair[end >> 20 & 1023]}"
+        f"{pair[end >> 10 & 1023]}{pair[end & 1023]}"
+    )
 
 
 def _int_from_ulid(text: str) -> int:
