@@ -32,6 +32,7 @@ from dragoman.store.letters import (
     Key,
     Steps,
     bury,
+    first_of,
     get,
     keep,
     key_of,
@@ -86,25 +87,18 @@ def _into(table: str, posted: Posted, now: datetime, *, is_held: bool) -> Genera
         " RETURNING last_number",
         mailbox,
     )
-    values = (*key_of(posted), numbers[0][0], posted.task_id)
-    placed = yield _PLACED[table], (*values, "held" if is_held else None, *mailbox, posted.task_id, *[micros(now)] * 2)
-    state: LetterState = placed[0][0]
+    state: LetterState = "held"
+    if not is_held:
+        state = "behind" if (yield first_of(table), (*mailbox, posted.task_id)) else "ready"
+    at = micros(now)
+    yield _PLACED[table], (*key_of(posted), numbers[0][0], posted.task_id, state, at, at)
     return state
 
 
-def _placing(table: str, more: str, open_only: str) -> str:
-    """The statement that puts a letter behind what there is of its task. In this order, an index finds that."""
-    first = f"SELECT 1 FROM {table} WHERE {_MAILBOX} AND task_id = ?{open_only} ORDER BY number LIMIT 1"
-    return (
-        f"INSERT INTO {table} (recipient_id, team_id, letter_id, number, task_id, state, available_at, attempts{more})"
-        f" SELECT ?, ?, ?, ?, ?, coalesce(?, CASE WHEN ({first}) IS NULL THEN 'ready' ELSE 'behind' END), ?, 0, ?"
-        " RETURNING state"
-    )
-
-
 _PLACED: Final = {
-    "inbox": _placing("inbox", ", arrived_at", " AND ended_at IS NULL"),
-    "outbox": _placing("outbox", ", put_at", ""),
+    table: f"INSERT INTO {table} (recipient_id, team_id, letter_id, number, task_id, state, available_at, attempts,"
+    f" {when}) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)"
+    for table, when in (("inbox", "arrived_at"), ("outbox", "put_at"))
 }
 
 
