@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from dragoman.letters import needs_input_letter, published_schema, task_result_letter, write_letter
+from dragoman.server.app import endpoints
+from tests.conftest import ROOT
 from tests.letters.examples import EXAMPLES
 from tests.server.conftest import Serving, serving
 from tests.server.test_threads import code_of, told
@@ -390,3 +393,13 @@ async def test_the_schema_is_served_to_anybody(server: Serving) -> None:
     async with server.client.get(f"{MAIL}/schema") as answer:
         assert answer.status == 200
         assert await answer.read() == published_schema()
+
+
+def test_every_route_of_mail_is_on_its_page() -> None:
+    rows = re.findall(r"^\| (`[^|]+`) \|", (ROOT / "docs" / "mail.md").read_text("utf-8"), flags=re.MULTILINE)
+    shown = [part for row in rows for part in re.findall(r"`(?:(?:GET|POST) )?([^`]+)`", row)]
+    for one in endpoints():
+        if one.path.startswith((MAIL, "/evaluat", "/metrics")):
+            path = one.path.removeprefix(MAIL) if "evaluat" in one.path or "metrics" in one.path else one.path
+            endings = {path, *(f"…{path[at:]}" for at in range(len(path)) if path[at] == "/")}
+            assert endings & set(shown), f"{one.method} {one.path}"
