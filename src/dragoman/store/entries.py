@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dragoman.store.store import Store
 
 _COLUMNS: Final = "session_id, seq, agent_key, type, entry_json, hash"
+_AT_ONCE: Final = 8  # entries that one statement adds: most turns write fewer
 _TEXT: Final = msgspec.json.Encoder()
 
 
@@ -150,12 +151,22 @@ def append(
         with contextlib.suppress(ConflictError):  # somebody else has made it meanwhile
             yield from create_session(made)
         yield alone
+    places = yield from added(session_id, drafts)
+    yield "UPDATE sessions SET updated_at = ? WHERE id = ?", (micros(now), session_id)
+    return places
+
+
+def added(session_id: str, drafts: Sequence[Draft]) -> Generator[Statement, Rows, list[int]]:
+    """Add entries to a session that is ours alone."""
     rows = yield "SELECT coalesce(max(seq), 0) FROM entries WHERE session_id = ?", (session_id,)
     first = rows[0][0] + 1
-    for seq, draft in enumerate(drafts, first):
-        row = (session_id, seq, draft.agent_key, draft.type, draft.entry_json)
-        yield f"INSERT INTO entries ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", (*row, hash_of(row))
-    yield "UPDATE sessions SET updated_at = ? WHERE id = ?", (micros(now), session_id)
+    for start in range(0, len(drafts), _AT_ONCE):
+        given: list[Any] = []
+        for seq, draft in enumerate(drafts[start : start + _AT_ONCE], first + start):
+            row = (session_id, seq, draft.agent_key, draft.type, draft.entry_json)
+            given += (*row, hash_of(row))
+        values = ", ".join(["(?, ?, ?, ?, ?, ?)"] * (len(given) // 6))
+        yield f"INSERT INTO entries ({_COLUMNS}) VALUES {values}", given
     return list(range(first, first + len(drafts)))
 
 

@@ -81,7 +81,7 @@ class TurnMethods:
         if tool_ids:
             beside.append(learn_tool_ids(session_id, tool_ids))
         if drafts:
-            beside.append(room.append(session_id, drafts, now, None))
+            beside.append(Operation(lambda: room.added(session_id, drafts)))
         if owner is not None:
             beside.append(release_lease(session_id, owner))
         seq = await self._stored(drafts_from([owned]), lambda given: _ended(session_id, given[0], now, beside))
