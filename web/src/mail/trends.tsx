@@ -1,5 +1,5 @@
 // How agents and models do over time: scores, successes and durations, of all together or of one.
-import { useMemo } from "preact/hooks";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 import { Code } from "../code.tsx";
 import { count, dollars, duration, modelName } from "../format.ts";
 import { Icon } from "../icons.tsx";
@@ -16,28 +16,59 @@ import { percent, score } from "./words.ts";
 export function TrendsPage({ by, name }: { by: By; name: string | null }) {
   const { value: trends, problem } = useLive(`trends/${by}`, () => calls.trends(by));
   const chosen = trends?.groups.find((one) => one.name === name) ?? trends?.groups[0] ?? null;
+  const place = useRef<HTMLDivElement>(null);
+  useEffect(() => place.current?.closest(".scroll")?.scrollTo({ top: 0 }), [by, name]);
   return (
-    <>
+    <div ref={place}>
       <ProblemNote problem={problem} />
       {trends === null && !problem && <p class="hint">Adding up …</p>}
       {trends !== null && !chosen && <NothingJudged />}
       {trends !== null && chosen && (
         <>
+          <Chooser trends={trends} chosen={chosen} />
           <Plots group={chosen} step={trends.step} />
-          <nav class="row bar by" aria-label="By whom">
-            <a href={linkTo({ kind: "trends", by: "agent", name: null })} aria-current={by === "agent" ? "true" : undefined}>
-              By agent
-            </a>
-            <a href={linkTo({ kind: "trends", by: "model", name: null })} aria-current={by === "model" ? "true" : undefined}>
-              By model
-            </a>
-          </nav>
           <Groups trends={trends} chosen={chosen} />
         </>
       )}
-    </>
+    </div>
   );
 }
+
+function Chooser({ trends, chosen }: { trends: Trends; chosen: GroupTrend }) {
+  const choose = (name: string) => {
+    location.hash = linkTo({ kind: "trends", by: trends.by, name: name || null });
+  };
+  return (
+    <div class="row between bar">
+      <nav class="row by" aria-label="By whom">
+        {BY.map(([by, label]) => (
+          <a key={by} href={linkTo({ kind: "trends", by, name: null })} aria-current={by === trends.by ? "true" : undefined}>
+            {label}
+          </a>
+        ))}
+      </nav>
+      <label class="chooser">
+        <span class="hidden">Whose</span>
+        <select value={chosen.name ?? ""} onChange={(event) => choose(event.currentTarget.value)}>
+          {trends.groups.map(({ name }) => (
+            <option key={name} value={name ?? ""}>
+              {called(name, trends.by)}
+            </option>
+          ))}
+        </select>
+      </label>
+    </div>
+  );
+}
+
+function called(name: string | null, by: By): string {
+  return name === null ? (by === "agent" ? "Everybody" : "All models") : modelName(name);
+}
+
+const BY: [By, string][] = [
+  ["agent", "By agent"],
+  ["model", "By model"],
+];
 
 function Plots({ group, step }: { group: GroupTrend; step: Step }) {
   const newest = JSON.stringify(group.spans);
@@ -123,7 +154,7 @@ function Groups({ trends, chosen }: { trends: Trends; chosen: GroupTrend }) {
             <tr key={name} class={name === chosen.name ? "current" : ""}>
               <td>
                 <a href={linkTo({ kind: "trends", by: trends.by, name })} aria-current={name === chosen.name ? "true" : undefined}>
-                  {name === null ? "All" : modelName(name)}
+                  {called(name, trends.by)}
                 </a>
               </td>
               <td align="right">{count(summary.count)}</td>
@@ -146,7 +177,7 @@ function NothingJudged() {
     <div class="teaching">
       <h2>Nothing was judged yet</h2>
       <p class="muted">A result that comes with a score or a success is an evaluation, and anybody may add their own. What was judged draws the lines here, and teaches the routing which model does well.</p>
-      <Code text={`curl ${location.origin}/evaluate -H 'Content-Type: application/json'${withKey()} \\\n  -d '{"task_id": "TASK-1", "agent_id": "BUILDER", "score": 0.9, "success": true, "duration_sec": 12.5}'`} language="sh" />
+      <Code text={`curl ${location.origin}/evaluate -H 'Content-Type: application/json'${withKey()} \\\n  -d '{"task_id": "TASK-1", "agent_id": "BUILDER", "score": 0.9, "success": true}'`} language="sh" />
     </div>
   );
 }
