@@ -72,6 +72,7 @@ async def test_every_answer_has_the_headers_that_browsers_obey(chat_server: Serv
         assert answer.headers["x-frame-options"] == "DENY"
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
         assert "server" not in answer.headers
+        assert "cache-control" in answer.headers
         assert "access-control-allow-origin" not in answer.headers
         assert re.fullmatch("req_[0-9a-f]{24}", answer.headers["x-request-id"])
 
