@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.errors import ConflictError
 from dragoman.letters import task_result_letter
 from dragoman.mail import Delivery, Mail, Sealing
 from dragoman.mail.nats import NatsTransport
@@ -109,7 +110,7 @@ async def _handle(mail: Mail, delivery: Delivery, orders: Orders, chance: random
     if orders.is_careless:
         await mail.store._write(steps(HAPPENED, delivery.letter_id))
         dies(chance, orders)
-        await delivery.ack()
+        await _acked(delivery)
         return
     reply = await _reply(mail, delivery, orders)
 
@@ -119,8 +120,17 @@ async def _handle(mail: Mail, delivery: Delivery, orders: Orders, chance: random
             yield from reply
         dies(chance, orders)
 
-    await delivery.ack(effect)
+    await _acked(delivery, effect)
     dies(chance, orders)
+
+
+async def _acked(delivery: Delivery, effect: Any = None) -> None:
+    """Say that it is done, unless that took so long that somebody else has it."""
+    try:
+        await delivery.ack(effect)
+    except ConflictError as error:
+        if error.code != "lease_lost":
+            raise
 
 
 async def _reply(mail: Mail, delivery: Delivery, orders: Orders) -> Any:
