@@ -60,8 +60,10 @@ def test_a_secret_in_an_error_is_not_repeated() -> None:
 async def test_what_cannot_be_done_says_what_can(chat_server: Serving) -> None:
     async with chat_server.client.put("/healthz") as answer:
         assert answer.status == 405
-        assert "GET" in answer.headers["allow"]
+        assert answer.headers["allow"] == "GET, HEAD"
         assert (await answer.json())["error"]["code"] == "method_not_allowed"
+    async with chat_server.client.put("/api/v1/agent/threads/x") as answer:
+        assert answer.headers["allow"] == "DELETE, GET, HEAD, PATCH"
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/nothing", "/api/v1/agent/me", "/api/v1/openapi.json"])

@@ -108,8 +108,9 @@ async def _unrouted(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status != 405:
         return refused(request, not_found())
-    headers = dict(getattr(error, "headers", None) or {})
-    return refused(request, Refusal(405, "method_not_allowed", "This cannot be done here.", headers=headers))
+    routes = (route for route in request.app.routes if route.path_regex.match(request.scope["path"]))
+    allow = ", ".join(sorted({method for route in routes for method in route.methods}))
+    return refused(request, Refusal(405, "method_not_allowed", "This cannot be done here.", headers={"allow": allow}))
 
 
 async def _failed(request: Request, error: Exception) -> Response:
