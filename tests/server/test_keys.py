@@ -129,6 +129,11 @@ async def test_without_a_key_a_page_of_somebody_else_may_not_ask(chat_server: Se
     assert (await _said(chat_server, {"Origin": own}))[0] == 200
 
 
+async def test_without_a_key_a_page_of_somebody_else_may_not_even_fetch_in_silence(chat_server: Serving) -> None:
+    for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
+        assert (await _said(chat_server, {"Sec-Fetch-Site": site}))[0] == status, site
+
+
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "X-Forwarded-Host"])
 async def test_what_a_proxy_passes_on_needs_a_key(chat_server: Serving, header: str) -> None:
     assert (await _said(chat_server, {header: "127.0.0.1"}))[0] == 403

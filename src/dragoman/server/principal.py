@@ -103,7 +103,10 @@ def refuse_strangers(request: Request) -> None:
         raise Refusal(403, "proxy_not_allowed", what)
     origin = request.headers.get("origin")
     allowed = doors_of(request).options.allow_origin
-    if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}", *allowed):
+    own = (f"http://{host}", f"https://{host}", *allowed)
+    # A browser does not name the page that fetches a picture or a script, but it says that it is another's.
+    is_of_others = origin is None and request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+    if is_of_others or (origin is not None and origin.lower() not in own):
         raise Refusal(403, "origin_not_allowed", "Without a key, only pages of this server may ask.")
 
 
