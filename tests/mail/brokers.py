@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -43,11 +43,22 @@ def free_port() -> int:
 class Broker:
     """One server, whose place and port stay when it is started again."""
 
-    def __init__(self, folder: Path, *, sync: str = "always", cluster: str = "", name: str = "one") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        sync: str = "always",
+        cluster: str = "",
+        name: str = "one",
+        host: str = "127.0.0.1",
+        inside: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
+        self.host = host
         self.port, self.monitor_port = free_port(), free_port()
-        self.url = f"nats://127.0.0.1:{self.port}"
-        self.monitor = f"http://127.0.0.1:{self.monitor_port}"
+        self.url = f"nats://{host}:{self.port}"
+        self.monitor = f"http://{host}:{self.monitor_port}"
+        self._inside = inside  # what runs it somewhere else
         self.name = name
         self._sync = sync
         self.cluster = cluster
@@ -63,11 +74,11 @@ class Broker:
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "nats.conf"
         config.write_text(
-            f'server_name: {self.name}\nlisten: "127.0.0.1:{self.port}"\nhttp: "127.0.0.1:{self.monitor_port}"\n'
+            f'server_name: {self.name}\nlisten: "{self.host}:{self.port}"\nhttp: "{self.host}:{self.monitor_port}"\n'
             f'jetstream {{ store_dir: "{self.data}", sync_interval: {self._sync} }}\n{self.cluster}\n'
         )
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen([program(), "-c", str(config)], stdout=log, stderr=log)
+            self._process = subprocess.Popen([*self._inside, program(), "-c", str(config)], stdout=log, stderr=log)
         if wait:
             self.wait()
 
@@ -77,7 +88,7 @@ class Broker:
         while time.monotonic() < until:
             assert self._process is not None
             assert self._process.poll() is None, (self.folder / "log").read_text()
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), 1):
                 return
             time.sleep(0.02)
         raise AssertionError(f"nats-server did not start: {(self.folder / 'log').read_text()}")
@@ -107,14 +118,18 @@ class Broker:
 class Cluster:
     """Three servers that know each other."""
 
-    def __init__(self, folder: Path) -> None:
-        routes = [free_port() for _ in range(3)]
-        known = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
+    def __init__(
+        self, folder: Path, hosts: Sequence[str] = ("127.0.0.1",) * 3, inside: Sequence[Sequence[str]] = ((),) * 3
+    ) -> None:
+        routes = [f"{host}:{free_port()}" for host in hosts]
+        known = ", ".join(f'"nats://{route}"' for route in routes)
         self.brokers = [
             Broker(
                 folder / f"node-{number}",
                 name=f"node{number}",
-                cluster=f'cluster {{ name: mail, listen: "127.0.0.1:{routes[number]}", routes: [{known}] }}',
+                cluster=f'cluster {{ name: mail, listen: "{routes[number]}", routes: [{known}] }}',
+                host=hosts[number],
+                inside=inside[number],
             )
             for number in range(3)
         ]

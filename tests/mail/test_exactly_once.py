@@ -163,7 +163,7 @@ async def test_two_servers_on_one_postgres_and_a_cluster_exchange_mail_while_the
     url = f"{postgres_server}&schema=cluster_{chance.getrandbits(32)}"
     cluster = Cluster(tmp_path / "cluster")
     transport = NatsTransport(cluster.urls, resend_s=1.0, redeliver_s=2.0, replicas=3)
-    with running(cluster):  # type: ignore[arg-type]
+    with running(cluster):
         async with (
             open_store(url) as store,
             Mail(store, transport=transport, sealing=Sealing.from_text(KEYS)) as mail,
@@ -177,7 +177,7 @@ async def test_two_servers_on_one_postgres_and_a_cluster_exchange_mail_while_the
                 for number in range(rounds):
                     some = letters(rounds * part)[number * part : (number + 1) * part]
                     await sent(mail, some[: part // 2], chance)
-                    leader = await _leader(transport, cluster)
+                    leader = await leader_of(transport, cluster)
                     leader.kill()
                     killed.append(leader.name)
                     consumers.kill(number % 2)
@@ -192,7 +192,7 @@ async def test_two_servers_on_one_postgres_and_a_cluster_exchange_mail_while_the
     assert found == {f"{start}L{number}": 1 for number in range(rounds * part) for start in ("", "re-")}
 
 
-async def _leader(transport: NatsTransport, cluster: Cluster) -> Broker:
+async def leader_of(transport: NatsTransport, cluster: Cluster) -> Broker:
     """The server that leads the stream, once there is one."""
     async with asyncio.timeout(60):
         while True:
