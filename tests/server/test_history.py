@@ -30,6 +30,7 @@ from dragoman.message import (
 )
 from dragoman.server.rows import row_from
 from dragoman.store import Row, Store
+from dragoman.store.finding import Call
 from dragoman.store.rows import time_from
 from tests.server.conftest import Serving, serving
 from tests.server.test_threads import API, SOME_DAY, code_of, said, thread, told
@@ -62,7 +63,7 @@ def seqs(found: dict[str, Any]) -> list[int]:
 def row(role: Role, *content: Any, **metadata: Any) -> dict[str, Any]:
     """What a message is shown as."""
     message = Message("01M", "t", role, content, MessageMetadata(**metadata), time_from(SOME_DAY))
-    made = row_from(Row(7, message), {"tu_1": "calendar_create_event"})
+    made = row_from(Row(7, message), {"tu_1": Call("calendar_create_event", 7, 2_500)})
     return {name: getattr(made, name) for name in ("id", "seq", "role", "content", "metadata")}
 
 
@@ -136,6 +137,13 @@ def test_a_result_tells_which_tool_it_is_of_and_what_else_was_kept_with_it() -> 
         "is_error": True,
         "team": [1],
     }
+
+
+def test_a_result_of_which_nobody_took_the_time_tells_how_long_its_call_was_open() -> None:
+    result = ToolResultBlock("tu_1", (TextBlock("created"),))
+    assert row(Role.TOOL, result)["metadata"]["latency_ms"] == 2_500
+    elsewhere = Row(8, Message("01M", "t", Role.TOOL, (result,), MessageMetadata(), time_from(SOME_DAY)))
+    assert "latency_ms" not in row_from(elsewhere, {"tu_1": Call("look", 7, 2_500)}).metadata
 
 
 def test_an_answer_tells_its_model_its_cost_its_thoughts_and_its_calls_and_nothing_of_its_provider() -> None:

@@ -87,6 +87,7 @@ def _take_back(connection: apsw.Connection) -> None:
     for (name,) in connection.execute(tables).fetchall():
         if name not in known:
             connection.execute(f"DROP TABLE {name}")
+    connection.execute("DROP INDEX messages_by_name")
     connection.pragma("user_version", 1)
 
 

@@ -11,13 +11,23 @@ from typing import Any
 import pytest
 
 from dragoman.errors import DamagedError, UnknownSessionError
-from dragoman.message import Message, MessageStatus, TextBlock, Usage
+from dragoman.message import Attachment, Message, MessageStatus, TextBlock, Usage
 from dragoman.store import Row, Session, Store
 from tests.store.conftest import Clock, Place
 from tests.store.talk import answered, called, result, said
 
 LARGE = "the whole report, at length. " * 1_000
-TABLES = ("messages", "tool_calls", "tool_ids", "usage", "idempotency", "leases", "blob_refs", "search")
+TABLES = (
+    "messages",
+    "tool_calls",
+    "tool_ids",
+    "usage",
+    "idempotency",
+    "leases",
+    "blob_refs",
+    "attachment_refs",
+    "search",
+)
 
 
 async def ask(store: Store, sql: str, *arguments: Any) -> Any:
@@ -54,7 +64,8 @@ def paid(text: str, cost: str, **metadata: Any) -> Message:
 async def everything(store: Store, **session: Any) -> Session:
     """A session that has a row in every table."""
     made = await store.create_session(**session)
-    await store.append(made.id, [said("hello"), paid("hi", "0.10"), called("tu_1")], idempotency_key="k")
+    hello = said("hello", user_message_attachments=Attachment("agent-files", "agent-inputs/a.png", "image/png"))
+    await store.append(made.id, [hello, paid("hi", "0.10"), called("tu_1")], idempotency_key="k")
     await store.append(made.id, [result("tu_1"), said(LARGE)])
     await store.learn_tool_ids(made.id, [("openai", "tu_1", "call_1")])
     await store.take_lease(made.id, "me", 0)
@@ -311,6 +322,8 @@ WRONG = {
     "no usage": "DELETE FROM usage",
     "reference": "DELETE FROM blob_refs",
     "other reference": "UPDATE blob_refs SET seq = 1",
+    "file": "DELETE FROM attachment_refs",
+    "other file": "UPDATE attachment_refs SET path = 'x'",
     "parent": "UPDATE sessions SET parent_session_id = 'sess_gone'",
     "share": "UPDATE sessions SET parent_seq = 1, parent_session_id = NULL",
 }

@@ -10,9 +10,11 @@ import pytest
 from dragoman.errors import DragomanError, UnknownMessageError, UnknownSessionError
 from dragoman.message import Attachment, Message, MessageMetadata, Role, TextBlock
 from dragoman.store import Owners, Store
+from dragoman.store.finding import Call
 from tests.store.talk import called, result, said, used
 
 NOON = datetime(2026, 3, 13, 12, tzinfo=UTC)
+MOMENT_LATER = NOON + timedelta(microseconds=1_234_567)
 
 
 def at(hours: int, **metadata: Any) -> Message:
@@ -101,10 +103,12 @@ async def test_a_name_with_a_nul_is_nobodys(store: Store) -> None:
 
 async def test_calls_are_told_by_the_tools_that_they_are_of(store: Store) -> None:
     session = await store.create_session()
-    await store.append(session.id, [said("x"), called("tu_1", "tu_2"), result("tu_1")])
+    made = [said("x"), called("tu_1", "tu_2").replace(created_at=NOON), result("tu_1").replace(created_at=MOMENT_LATER)]
+    await store.append(session.id, made)
     fork = await store.fork(session.id, 3)
-    assert await store.call_names(fork.id, ["tu_1", "tu_2", "tu_9"]) == {"tu_1": "look", "tu_2": "look"}
-    assert await store.call_names(fork.id, []) == {}
+    wanted = {"tu_1": Call("look", 3, 1_235), "tu_2": Call("look", None, None)}
+    assert await store.calls_of(fork.id, ["tu_1", "tu_2", "tu_9"]) == wanted
+    assert await store.calls_of(fork.id, []) == {}
 
 
 # --- owners ----------------------------------------------------------------------------------------------------------
@@ -183,9 +187,12 @@ async def test_files_that_only_one_session_names_are_told_from_those_of_others(s
     await store.append(other.id, [showing("other"), showing("too")])
     foreign = await store.create_session(user_id="bob")
     await store.append(foreign.id, showing("own"))
-    named = await store.named_attachments(first.id, Owners("ann"))
+    named = await store.named_attachments(first.id, Owners("ann"), "oth")
     assert named.here == {("b", "own")}
     assert named.elsewhere == {("b", "shared"), ("b", "other"), ("b", "too")}
-    assert (await store.named_attachments(fork.id, Owners("ann"))).here == set()
+    named = await store.named_attachments(first.id, Owners("ann"), "nowhere/")
+    assert (named.here, named.elsewhere) == ({("b", "own")}, {("b", "shared"), ("b", "too")})
+    assert (await store.named_attachments(fork.id, Owners("ann"), "x")).here == set()
     await store.delete_session(first.id)
-    assert (await store.named_attachments(fork.id, Owners("ann"))).here == {("b", "shared")}
+    assert (await store.named_attachments(fork.id, Owners("ann"), "x")).here == {("b", "shared")}
+    assert (await store.verify()).is_sound

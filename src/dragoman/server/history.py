@@ -142,8 +142,8 @@ async def rows_of_page(request: Request, session: Session, limit: int) -> tuple[
 
 async def shown(store: Store, session: Session, rows: list[Row]) -> list[HistoryRow]:
     """Messages as a history shows them."""
-    names = await store.call_names(session.id, calls_answered(row.message for row in rows))
-    return [row_from(row, names) for row in rows]
+    calls = await store.calls_of(session.id, calls_answered(row.message for row in rows))
+    return [row_from(row, calls) for row in rows]
 
 
 # --- what is asked for -----------------------------------------------------------------------------------------------

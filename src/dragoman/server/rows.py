@@ -1,6 +1,6 @@
 """A stored message as a history shows it: id, place, role, words, metadata, time.
 
-    row_from(row, names) -> HistoryRow
+    row_from(row, calls) -> HistoryRow
 
 Messages come in and rows go out; there is no I/O. The words of a message are one text; files, calls and thoughts stand
 in its metadata, beside what an application keeps there. The one rule: what belongs to a provider or to the door stays
@@ -35,10 +35,11 @@ from dragoman.message import (
     VideoBlock,
 )
 from dragoman.store import Row
+from dragoman.store.finding import Call
 
 ANSWER_STAGE: Final = "answer"  # as the step of a run is called
 TOOL_STAGE: Final = "tool_execution"
-_NO_NAMES: Final[Mapping[str, str]] = {}
+_NO_CALLS: Final[Mapping[str, Call]] = {}
 
 
 class HistoryRow(msgspec.Struct, frozen=True):
@@ -52,15 +53,15 @@ class HistoryRow(msgspec.Struct, frozen=True):
     timestamp: datetime
 
 
-def row_from(row: Row, names: Mapping[str, str] = _NO_NAMES) -> HistoryRow:
-    """A message as a history shows it. ``names`` are the tools of calls that other messages made."""
+def row_from(row: Row, calls: Mapping[str, Call] = _NO_CALLS) -> HistoryRow:
+    """A message as a history shows it. ``calls`` are those that other messages made."""
     message = row.message
     return HistoryRow(
         id=id_of(message),
         seq=row.seq,
         role=message.role.value,
         content=words_of(message),
-        metadata=dict(_metadata(message, names)),
+        metadata=dict(_metadata(row, calls)),
         timestamp=message.created_at,
     )
 
@@ -102,12 +103,13 @@ def _texts(blocks: Iterable[ContentBlock]) -> Iterator[str]:
 # --- metadata --------------------------------------------------------------------------------------------------------
 
 
-def _metadata(message: Message, names: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+def _metadata(row: Row, calls: Mapping[str, Call]) -> Iterator[tuple[str, Any]]:
     """What is known of a message. What an application keeps with it stands beside, and takes no other's place."""
+    message = row.message
     told = dict(_seed_fields(message))
     if message.role is not Role.USER:
         told |= dict(_made_by(message.metadata))
-    told |= dict(_blocks(message, names))
+    told |= dict(_blocks(row, calls))
     yield from told.items()
     yield from ((name, value) for name, value in (message.metadata.extra or {}).items() if name not in told)
 
@@ -152,23 +154,32 @@ def usage_of(usage: Usage) -> dict[str, Any]:
     return told
 
 
-def _blocks(message: Message, names: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+def _blocks(row: Row, calls: Mapping[str, Call]) -> Iterator[tuple[str, Any]]:
+    message = row.message
     thoughts = [block.text for block in message.content if isinstance(block, ThinkingBlock) and block.text]
-    calls = [_call(block) for block in message.content if isinstance(block, ToolUseBlock | InvalidToolUseBlock)]
+    made = [_call(block) for block in message.content if isinstance(block, ToolUseBlock | InvalidToolUseBlock)]
     if thoughts:
         yield "thinking", "\n\n".join(thoughts)
-    if calls:
-        yield "tool_calls", calls
+    if made:
+        yield "tool_calls", made
     for result in message.content:
         if isinstance(result, ToolResultBlock):
             yield "tool_call_id", result.tool_use_id
-            yield from _given(tool_name=names.get(result.tool_use_id))
+            yield from _answered(row, calls.get(result.tool_use_id))
             if result.is_error:
                 yield "is_error", True
             break
     media = [_medium(block) for block in _all_blocks(message.content) if isinstance(block, _Medium)]
     if media and not message.metadata.attachments:
         yield "media", media
+
+
+def _answered(row: Row, call: Call | None) -> Iterator[tuple[str, Any]]:
+    """What is known of the call that a message answers."""
+    if call is not None:
+        yield "tool_name", call.name
+        if row.message.metadata.latency_ms is None and call.result_seq == row.seq:
+            yield from _given(latency_ms=call.took_ms)
 
 
 _Medium = ImageBlock | DocumentBlock | AudioBlock | VideoBlock

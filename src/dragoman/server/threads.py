@@ -228,7 +228,7 @@ async def _delete_files(doors: Doors, principal: Principal, session: Session) ->
     """
     attachments, owner = doors.attachments, Owner(principal.user_id, principal.team_id)
     mine, of_thread = prefix_of(owner), prefix_of(owner, session.id)
-    named = await doors.store.named_attachments(session.id, owners_of(principal))
+    named = await doors.store.named_attachments(session.id, owners_of(principal), of_thread)
     if not any(path.startswith(of_thread) for _, path in named.elsewhere):
         await attachments.delete_all(owner, session.id)
     for bucket, path in named.here:

@@ -136,6 +136,7 @@ _BESIDE: Final = (
     "idempotency",
     "leases",
     "blob_refs",
+    "attachment_refs",
     "entries",
     "run_events",
     "runs",
@@ -258,7 +259,7 @@ def _hand_on_beside(session: Session, heir: str, last: int) -> Steps:
         " WHERE session_id = ? AND result_seq > ?",
         (session.id, last),
     )
-    for table in ("tool_calls", "usage", "repricings", "blob_refs"):
+    for table in ("tool_calls", "usage", "repricings", "blob_refs", "attachment_refs"):
         yield f"UPDATE {table} SET session_id = ? WHERE session_id = ? AND seq <= ?", (heir, session.id, last)
     rows = yield "SELECT coalesce(max(number), 0) FROM tool_ids WHERE session_id = ?", (session.id,)
     first = yield "SELECT coalesce(min(number), 1) FROM tool_ids WHERE session_id = ?", (heir,)
@@ -360,7 +361,8 @@ def _without_the_person(session_id: str, seq: int) -> Steps:
     place = (session_id, seq)
     yield "UPDATE usage SET user_id = NULL WHERE session_id = ? AND seq = ?", place
     yield "UPDATE tool_calls SET provider_id = NULL WHERE session_id = ? AND seq = ?", place
-    yield "DELETE FROM blob_refs WHERE session_id = ? AND seq = ?", place
+    for table in ("blob_refs", "attachment_refs"):
+        yield f"DELETE FROM {table} WHERE session_id = ? AND seq = ?", place
 
 
 class _Who(msgspec.Struct):

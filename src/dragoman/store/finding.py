@@ -2,9 +2,9 @@
 
     place_before(session, when)            the newest message before a moment, in as many looks as a history has halves
     find_message(session, name)            by our id, or by the one that a client knows it by
-    call_names(session, ids)               the tools that calls are of
+    calls_of(session, ids)                 the tools that calls are of, and how long they took
     sessions_of(user)                      a page of what belongs to somebody
-    named_attachments(session, user)       files that only this session names, and files that others of the user name
+    named_attachments(session, user, …)    files that only this session names, and files that others of the user name
 
 The one rule: a page costs a page, however long the history or the list is that it is taken from.
 """
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dragoman.errors import UnknownMessageError
+from dragoman.store.attached import Named, named_attachments
 from dragoman.store.lineage import Stretch, gone, lineage
 from dragoman.store.operation import Operation, Rows, Statement, operation
 from dragoman.store.reading import COLUMNS, Found, found_from, get_message, unknown_message
@@ -25,20 +26,20 @@ from dragoman.store.rows import micros
 from dragoman.store.sessions import sessions_where
 from dragoman.store.values import Owners, Row, Session
 
-_ATTACHED: Final = '%"user_message_attachments":%'
 
+class Call(msgspec.Struct, frozen=True):
+    """What is known of a call."""
 
-class Named(msgspec.Struct, frozen=True):
-    """Paths of files that messages name, by bucket and path."""
-
-    here: frozenset[tuple[str, str]]  # in one session, and in no other one
-    elsewhere: frozenset[tuple[str, str]]  # in other sessions of the user
+    name: str
+    result_seq: int | None  # the place of its answer
+    took_ms: int | None  # from when the message that makes it was begun until its answer was there
 
 
 class FindingMethods:
     """What a store can find."""
 
     if TYPE_CHECKING:
+        engine: str
 
         async def _read(self, operation: Operation[Any]) -> Any: ...
         async def _read_little(self, operation: Operation[Any]) -> Any: ...
@@ -55,13 +56,13 @@ class FindingMethods:
 
     async def find_message(self, session_id: str, name: str) -> Row:
         """The message of that id, or the newest one that a client knows by that name, or ``UnknownMessageError``."""
-        (row,) = await self._rows([await self._read(_find_message(session_id, name))])
+        (row,) = await self._rows([await self._read_little(_find_message(self.engine, session_id, name))])
         return row
 
-    async def call_names(self, session_id: str, call_ids: Sequence[str]) -> dict[str, str]:
-        """The tools that these calls of a history are of."""
-        names: dict[str, str] = await self._read_little(_call_names(session_id, call_ids)) if call_ids else {}
-        return names
+    async def calls_of(self, session_id: str, call_ids: Sequence[str]) -> dict[str, Call]:
+        """What is known of these calls of a history."""
+        found: dict[str, Call] = await self._read_little(_calls_of(session_id, call_ids)) if call_ids else {}
+        return found
 
     async def sessions_of(
         self, owners: Owners, *, before: tuple[datetime, str] | None = None, limit: int = 50
@@ -70,9 +71,9 @@ class FindingMethods:
         found: list[Session] = await self._read(_sessions_of(owners, before, limit))
         return found
 
-    async def named_attachments(self, session_id: str, owners: Owners) -> Named:
-        """The files that the messages of somebody's sessions name. It reads all of them that have files."""
-        named: Named = await self._read(_named_attachments(session_id, owners))
+    async def named_attachments(self, session_id: str, owners: Owners, prefix: str) -> Named:
+        """The files that only this session names; and those of it, or under a prefix, that others of theirs name."""
+        named: Named = await self._read(named_attachments(session_id, owners, prefix))
         return named
 
 
@@ -95,19 +96,27 @@ def _time_at(stretches: Sequence[Stretch], seq: int) -> Generator[Statement, Row
     return int(rows[0][0])
 
 
+# What the index of clients' names is made of: the same words in a condition, and the engine knows that it may use it.
+_BY_NAME: Final = {
+    "sqlite": "instr(metadata_json, '\"message_id\":') > 0 AND substr(CASE WHEN json_valid(metadata_json)"
+    " THEN json_extract(metadata_json, '$.message_id') END, 1, 200)",
+    "postgres": "strpos(metadata_json, '\"message_id\":') > 0 AND left(coalesce(metadata,"
+    " dragoman_jsonb(replace(metadata_json, '\\u0000', '\\u2400'))) ->> 'message_id', 200)",
+}
+_BEGINNING: Final = 200  # signs of a name that are in the index
+
+
 @operation
-def _find_message(session_id: str, name: str) -> Generator[Statement, Rows, Found]:
+def _find_message(engine: str, session_id: str, name: str) -> Generator[Statement, Rows, Found]:
     try:
         return (yield from get_message(session_id, name))
     except UnknownMessageError:
         pass
-    told = msgspec.json.encode(name).decode()
-    pattern = '%"message_id":' + "".join(f"!{sign}" if sign in "!%_" else sign for sign in told) + "%"
     for stretch in reversed((yield from lineage(session_id))):
         rows = yield (
-            f"SELECT {COLUMNS} FROM messages WHERE session_id = ? AND seq <= ? AND metadata_json LIKE ? ESCAPE '!'"
+            f"SELECT {COLUMNS} FROM messages WHERE session_id = ? AND {_BY_NAME[engine]} = ? AND seq <= ?"
             " ORDER BY seq DESC",
-            (stretch.session_id, stretch.last, pattern),
+            (stretch.session_id, name[:_BEGINNING], stretch.last),
         )
         for found in map(found_from, rows):
             if _metadata(found.columns.metadata_json).get("message_id") == name:
@@ -124,16 +133,20 @@ def _metadata(text: str) -> Mapping[str, Any]:
 
 
 @operation
-def _call_names(session_id: str, call_ids: Sequence[str]) -> Generator[Statement, Rows, dict[str, str]]:
-    names: dict[str, str] = {}
+def _calls_of(session_id: str, call_ids: Sequence[str]) -> Generator[Statement, Rows, dict[str, Call]]:
+    found: dict[str, Call] = {}
     stretches = yield from lineage(session_id)
     for call_id in call_ids:
         for stretch in reversed(stretches):
-            rows = yield "SELECT name FROM tool_calls WHERE session_id = ? AND id = ?", (stretch.session_id, call_id)
+            rows = yield (
+                "SELECT name, result_seq, completed_at - created_at FROM tool_calls WHERE session_id = ? AND id = ?",
+                (stretch.session_id, call_id),
+            )
             if rows:
-                names[call_id] = rows[0][0]
+                name, result_seq, took = rows[0]
+                found[call_id] = Call(name, result_seq, None if took is None else max(0, round(took / 1000)))
                 break
-    return names
+    return found
 
 
 @operation
@@ -142,30 +155,3 @@ def _sessions_of(
 ) -> Generator[Statement, Rows, list[Session]]:
     condition, arguments = owners.condition("sessions")
     return (yield from sessions_where([condition], list(arguments), before, limit))
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
-@operation
-def _named_attachments(session_id: str, owners: Owners) -> Generator[Statement, Rows, Named]:
-    rows = yield "SELECT max(parent_seq) FROM sessions WHERE parent_session_id = ?", (session_id,)
-    shared = rows[0][0] or 0  # up to here, what is said here is said in a fork as well
-    condition, arguments = owners.condition("s")
-    rows = yield (
-        "SELECT m.session_id, m.seq, m.metadata_json FROM sessions AS s JOIN messages AS m ON m.session_id = s.id"
-        f" WHERE {condition} AND m.metadata_json LIKE ?",
-        (*arguments, _ATTACHED),
-    )
-    here, elsewhere = set[tuple[str, str]](), set[tuple[str, str]]()
-    for owner, seq, metadata_json in rows:
-        is_here = owner == session_id and seq > shared
-        (here if is_here else elsewhere).update(_files(_metadata(metadata_json)))
-    return Named(frozenset(here - elsewhere), frozenset(elsewhere))
-
-
-def _files(metadata: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    told = metadata.get("user_message_attachments")
-    for one in told if isinstance(told, list) else [told]:
-        if isinstance(one, dict):
-            yield str(one.get("bucket")), str(one.get("path"))

@@ -18,6 +18,7 @@ import msgspec
 from dragoman.errors import DamagedError, DragomanError, NewerVersionError, UnknownSessionError
 from dragoman.message import InvalidToolUseBlock, Message, Role, ToolResultBlock, ToolUseBlock
 from dragoman.store import entries, trace
+from dragoman.store.attached import files_of
 from dragoman.store.calls import visible
 from dragoman.store.care import Nothing
 from dragoman.store.lineage import lineage
@@ -115,6 +116,7 @@ class _Look:
         self.is_whole = True  # every message could be read
         self.usage: set[tuple[Any, ...]] = set()
         self.blobs: set[tuple[int, str]] = set()
+        self.files: set[tuple[int, str, str]] = set()
         self.calls: dict[str, tuple[str, int, str]] = {}
         self.results: dict[str, set[tuple[int, str]]] = {}
 
@@ -149,6 +151,8 @@ class _Look:
             self.usage.add(tuple(used(found.session_id, found.seq, message)[1]))
         if found.columns.blobs_json is not None:
             self.blobs.update((found.seq, one[1]) for one in msgspec.json.decode(found.columns.blobs_json))
+        if message.metadata.user_message_attachments is not None:
+            self.files.update((found.seq, *file) for file in files_of(message))
 
 
 @operation
@@ -216,6 +220,9 @@ def _look_beside(look: _Look, session: Session) -> Generator[Statement, Rows, No
     rows = yield "SELECT seq, sha256 FROM blob_refs WHERE session_id = ?", place
     for seq, sha256 in look.blobs.symmetric_difference((seq, sha256) for seq, sha256 in rows):
         look.wrong(seq, f"the large content {sha256} that it names is not noted, or is noted and not named")
+    rows = yield "SELECT seq, bucket, path FROM attachment_refs WHERE session_id = ?", place
+    for seq, _, path in look.files.symmetric_difference((seq, bucket, path) for seq, bucket, path in rows):
+        look.wrong(seq, f"the file {path} that it names is not noted, or is noted and not named")
     rows = yield (
         "SELECT id, message_id, seq, name, result_message_id, result_seq, status FROM tool_calls WHERE session_id = ?",
         place,

@@ -14,6 +14,7 @@ import msgspec
 
 from dragoman.errors import ConflictError, StoreError
 from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, Role, ToolResultBlock, ToolUseBlock
+from dragoman.store.attached import noted
 from dragoman.store.calls import answered, called, maybe
 from dragoman.store.lineage import lineage
 from dragoman.store.operation import Rows, Statement, operation
@@ -172,12 +173,13 @@ def end_message(session_id: str, draft: Draft, now: datetime) -> Generator[State
     """Give a message that is still arriving its new content; once it has ended, it stays as it is."""
     yield from alone_in(session_id)
     rows = yield (
-        "SELECT seq, status FROM messages WHERE session_id = ? AND id = ?",
+        "SELECT seq, status, EXISTS (SELECT 1 FROM attachment_refs AS f WHERE f.session_id = messages.session_id"
+        " AND f.seq = messages.seq) FROM messages WHERE session_id = ? AND id = ?",
         (session_id, draft.columns.id),
     )
     if not rows:
         raise unknown_message(session_id, draft.columns.id)
-    seq, status = rows[0]
+    seq, status, has_files = rows[0]
     if status != MessageStatus.PARTIAL.value:
         what = f"it has ended as {status}"
         raise ConflictError(what, where=f"message {draft.columns.id}", code="message_ended")
@@ -187,7 +189,7 @@ def end_message(session_id: str, draft: Draft, now: datetime) -> Generator[State
         " status = ?, unknown_json = ?, blobs_json = ?, hash = ? WHERE session_id = ? AND seq = ?",
         (*_inserted(session_id, seq, columns)[3:], session_id, seq),
     )
-    for table in ("usage", "blob_refs"):
+    for table in ("usage", "blob_refs", *(("attachment_refs",) if has_files else ())):
         yield f"DELETE FROM {table} WHERE session_id = ? AND seq = ?", (session_id, seq)
     yield (  # a call that was answered or given up meanwhile stays so
         "DELETE FROM tool_calls WHERE session_id = ? AND seq = ? AND result_seq IS NULL AND status <> 'cancelled'",
@@ -222,6 +224,7 @@ def _beside(session_id: str, seq: int, draft: Draft) -> Generator[Statement, Row
         yield used(session_id, seq, message)
     for sha256 in draft.columns.blobs:
         yield from _named(session_id, seq, sha256, draft.renewed.get(sha256))
+    yield from noted(session_id, seq, message)
 
 
 class LetGoError(StoreError):
