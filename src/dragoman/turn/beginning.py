@@ -124,10 +124,11 @@ class Turn:
         """Say that something happened in this turn."""
         tell(self.scope, what, payload)
 
-    def result_message(self, result: ToolResultBlock) -> Message:
-        """The result of a call, as a message of this turn."""
+    def result_message(self, result: ToolResultBlock, latency_ms: int | None = None) -> Message:
+        """The result of a call, as a message of this turn, and how long it took to come by, if that is known."""
         name = self.asked.answer_ids.get(result.tool_use_id)
-        return self.message(Role.TOOL, (result,), parent_tool_use_id=result.tool_use_id, message_id=name)
+        told = {"parent_tool_use_id": result.tool_use_id, "message_id": name, "latency_ms": latency_ms}
+        return self.message(Role.TOOL, (result,), **told)
 
     def message(self, role: Role, content: Any, **metadata: Any) -> Message:
         """A message of this turn that is not stored yet. The store gives it its id and its time."""

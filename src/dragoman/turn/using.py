@@ -23,6 +23,7 @@ from dragoman.turn.beginning import Turn
 from dragoman.turn.late import LATE, note_of
 from dragoman.turn.values import ResultStored
 
+_ENDED: Final = ("tool.completed", "tool.failed")
 _log: Final = logging.getLogger("dragoman.turn")
 
 
@@ -46,6 +47,7 @@ class _Using:
 
     def __init__(self, turn: Turn, calls: list[Call]) -> None:
         self._turn = turn
+        self._took_ms: dict[str, int] = {}  # by call
         self._coming: deque[ToolResultBlock] = deque()
         self._news = asyncio.Event()
         turn.tally.tool_calls += len(calls)
@@ -54,7 +56,7 @@ class _Using:
                 calls,
                 turn.waiting.tools,
                 turn.waiting.bench,
-                events=turn.tell,
+                events=self._tell,
                 results=self._take,
                 turn_id=turn.turn_id,
                 approvals=turn.waiting.approvals,
@@ -63,6 +65,11 @@ class _Using:
             name="dragoman-tools",
         )
         self._working.add_done_callback(lambda _: self._news.set())
+
+    def _tell(self, what: str, payload: dict[str, Any]) -> None:
+        if what in _ENDED:
+            self._took_ms[payload["tool_use_id"]] = payload["latency_ms"]
+        self._turn.tell(what, payload)
 
     def _take(self, result: ToolResultBlock) -> None:
         self._coming.append(result)
@@ -89,7 +96,8 @@ class _Using:
             _log.warning("a result could not be stored: %s", error, extra={"session_id": self._turn.session.id})
 
     async def _store_next(self) -> Row:
-        row = await result_stored(self._turn, self._coming[0])
+        result = self._coming[0]
+        row = await result_stored(self._turn, result, self._took_ms.get(result.tool_use_id))
         self._coming.popleft()
         return row
 
@@ -105,9 +113,9 @@ def came_late(turn: Turn, late: LateResult) -> None:
         turn.agent.came_late(turn.session.id, turn.message(Role.USER, note, extra=extra))
 
 
-async def result_stored(turn: Turn, result: ToolResultBlock) -> Row:
+async def result_stored(turn: Turn, result: ToolResultBlock, latency_ms: int | None = None) -> Row:
     """Store the result of a call."""
-    (row,) = await turn.agent.store.append(turn.session.id, turn.result_message(result))
+    (row,) = await turn.agent.store.append(turn.session.id, turn.result_message(result, latency_ms))
     turn.history.append(row.message)
     turn.settled.add(result.tool_use_id)
     return row
