@@ -247,9 +247,12 @@ async def test_plots_have_the_colours_of_the_page(visitor: Visitor, worked: str)
 # --- everywhere ------------------------------------------------------------------------------------------------------
 
 
-async def test_every_page_fits_a_phone(visitor: Visitor, worked: str) -> None:
+async def test_every_page_fits_a_phone_with_the_longest_names_too(visitor: Visitor, site: Site, worked: str) -> None:
+    name, task = "LONG-" * 25, "TASK_" * 25
+    letter_id = await sent(site, name, task, "x" * 500, depends_on=["NEEDED" * 20], notes="y" * 900, success=True)
     await visitor.page.set_viewport_size({"width": 360, "height": 740})
-    for place in PLACES:
+    long = (f"#/mail/box/{name}", f"#/mail/task/{task}", f"#/mail/letter/{name}/{letter_id}")
+    for place in (*PLACES, *long):
         await visitor.open(place)
         await visitor.find(".mail .measure > :not(.hint)").first.wait_for()
         widths = await visitor.page.evaluate(
