@@ -202,7 +202,7 @@ async def test_a_dead_letter_says_why_shows_what_came_and_is_sent_again(
     await broken.get_by_text("Show what came").click()
     await broken.locator("pre", has_text="TASK-9").wait_for()
     await broken.get_by_text("Send again").click()
-    await broken.locator(".banner.bad").wait_for()  # it still is none
+    await broken.locator(".banner.bad", has_text="has to write it anew").wait_for()  # it still is none
     given_up = visitor.find(".dead-letters > li", "PLANNER")
     assert "There is no design in it" in await given_up.inner_text()
     await given_up.get_by_text("Send again").click()

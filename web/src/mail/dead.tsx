@@ -17,6 +17,7 @@ export function DeadLetters() {
   const [words, setWords] = useState("");
   const here = new Set(found?.map((one) => one.id));
   const all = [...[...sent.values()].filter(({ dead }) => !here.has(dead.id)).map(({ dead }) => dead), ...(found ?? [])];
+  all.sort((one, other) => other.died_at.localeCompare(one.died_at));
   const shown = all.filter((one) => JSON.stringify(one).toLowerCase().includes(words.trim().toLowerCase()));
   return (
     <>
@@ -58,7 +59,7 @@ function DeadLetter({ dead, receipt, onSent }: { dead: Dead; receipt: Sent | nul
   const trying = async (deed: () => Promise<void>) => {
     setBusy(true);
     setProblem(null);
-    await deed().catch((error: unknown) => setProblem(problemFrom(error)));
+    await deed().catch((error: unknown) => setProblem(withAdvice(problemFrom(error))));
     setBusy(false);
   };
   const name = dead.task_id ?? dead.letter_id ?? dead.id;
@@ -104,6 +105,10 @@ function DeadLetter({ dead, receipt, onSent }: { dead: Dead; receipt: Sent | nul
       </article>
     </li>
   );
+}
+
+function withAdvice(problem: Problem): Problem {
+  return { ...problem, advice: problem.advice || "Nothing was sent: it is as it was. Whoever wrote it has to write it anew." };
 }
 
 function Outcome({ receipt }: { receipt: Sent }) {

@@ -19,7 +19,7 @@ export function standing(letter: Letter, now: Date): Standing {
     case "held":
       return held(letter);
     case "behind":
-      return { mood: "wait", label: "behind", why: "another letter of its task comes first" };
+      return { mood: "wait", label: "behind", why: "another letter of its task" };
     case "away":
       return letter.waits_for.length
         ? held(letter)
