@@ -1,7 +1,7 @@
 """Servers that can be killed: python -m tests.server.runs.nursery STORE CONFIG FOLDER.
 
 A process that has imported everything; for each line that it reads it makes a child that serves, and says the child's
-process id and the port. A child gives up on dead workers sooner than a real server: leases are a second long.
+process id and the port. A child gives up on dead workers sooner than a real server: leases are a few seconds long.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dragoman.server.options import ServeOptions
 from dragoman.server.runs import Runs
 from dragoman.server.serving import bound, listening, opened_doors
 
-LEASE_S = 1.0
+LEASE_S = 4.0
 
 
-async def serve(store: str, config: str, folder: str, told: int) -> None:
+async def serve(store: str, config: str, folder: str, told: int, parent: int) -> None:
     options = ServeOptions(store=store, port=0, attachments=f"file://{folder}/attachments", max_pending_runs=1_000)
     listener, options = bound(options)
     found = settings.load(environment={}, file=Path(config), keyring=lambda _: None)
@@ -34,15 +34,17 @@ async def serve(store: str, config: str, folder: str, told: int) -> None:
         doors.store.turn = functools.partial(doors.store.turn, seconds=LEASE_S)  # type: ignore[method-assign]
         async with listening(doors, listener):
             os.write(told, f"{os.getpid()} {options.port}\n".encode())
-            await asyncio.Event().wait()
+            while os.getppid() == parent:  # and no longer, whatever becomes of the tests
+                await asyncio.sleep(0.5)
 
 
 def main(store: str, config: str, folder: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a child
+    parent = os.getpid()
     for _ in sys.stdin:
         if os.fork() == 0:
             with contextlib.suppress(KeyboardInterrupt):
-                asyncio.run(serve(store, config, folder, 1))
+                asyncio.run(serve(store, config, folder, 1, parent))
             os._exit(0)
 
 

@@ -205,7 +205,11 @@ async def test_a_server_that_is_killed_loses_nothing_that_was_seen(
 
 
 async def test_a_run_can_be_followed_and_cancelled_at_another_worker(shared_place: Place, tmp_path: Path) -> None:
-    async with nursery(shared_place.url, tmp_path) as servers, aiohttp.ClientSession() as session:
+    async with (
+        nursery(shared_place.url, tmp_path) as servers,
+        aiohttp.ClientSession() as session,
+        asyncio.timeout(60),
+    ):
         (_, here), (_, there) = await servers.server(), await servers.server()
         given = run_input("A long story, please.")
         first, second = Client(session, given), Client(session, given)
