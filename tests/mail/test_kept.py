@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from dragoman.errors import DamagedError
-from dragoman.mail import Mail
+from dragoman.mail import Mail, Sealing
+from dragoman.mail.posting import posted_of
 from dragoman.store import Store, open_store
 from tests.mail.conftest import Clock, result
+from tests.store.conftest import Place
 
 
 async def test_a_letter_outlives_the_session_that_it_came_from(mail: Mail, store: Store) -> None:
@@ -78,6 +81,32 @@ async def test_letters_are_in_a_copy(mail: Mail, store: Store, tmp_path: Path) -
 async def test_the_size_of_a_store_names_its_letters(mail: Mail, store: Store) -> None:
     await mail.send(result())
     assert (await store.sizes()).tables["letters"] > 0
+
+
+async def test_letters_that_another_store_has_had_for_long_go_and_the_dead_stay(
+    mail: Mail, store: Store, clock: Clock
+) -> None:
+    posted = [posted_of(result(f"T{number}", message_id=f"L{number}"), mail.sealing) for number in range(3)]
+    for one in posted:
+        await store.mail.post(one, away=True)
+    await store.mail.receipts([("ARCH", "", "L0")])
+    await store.mail.give_up_sending(posted[1], reason="letter_too_large", error="too large")
+    clock.move(days=91)
+    assert await store.mail.sweep() == 1
+    assert [one.posted.letter_id for one in await mail.letters()] == ["L1", "L2"]
+
+
+async def test_letters_of_a_task_follow_each_other_however_receipts_and_letters_cross(shared_place: Place) -> None:
+    async with shared_place.open() as one, shared_place.open() as two:
+        sealing = Sealing.in_memory()
+        keys = [("ARCH", "", f"L{number}") for number in range(60)]
+        for number in range(60):
+            posted = posted_of(result("T", message_id=f"L{number}"), sealing)
+            await asyncio.gather(one.mail.post(posted, away=True), two.mail.receipts(keys[max(0, number - 1) : number]))
+        async with asyncio.timeout(30):
+            while claimed := await one.mail.claim(60, 10):
+                await two.mail.receipts([("ARCH", "", posted.letter_id) for posted, _, _ in claimed])
+        assert [counts.away for counts in await one.mail.counts()] in ([], [0])
 
 
 async def test_letters_that_were_done_with_long_ago_go(mail: Mail, store: Store, clock: Clock) -> None:

@@ -72,7 +72,7 @@ class NatsTransport:
         prefix: str = "dragoman.mail",
         replicas: int = 1,
         resend_s: float = 30.0,
-        redeliver_s: float = 30.0,
+        redeliver_s: float = 10.0,
         batch: int = 256,
         monitor: str | None = None,
         **options: Any,

@@ -36,6 +36,7 @@ from dragoman.store.letters import (
     get,
     keep,
     key_of,
+    locked,
     mark_resent,
     posted_from,
     promoted,
@@ -149,6 +150,7 @@ def buried(posted: Posted, reason: str, error: str, now: datetime, dead_id: str)
 
 def received(key: Key) -> Steps:
     """The recipient has a letter: it need not be sent again, and the next one of its task may be."""
+    yield locked(key)
     gone = yield f"DELETE FROM outbox WHERE {KEYED} RETURNING task_id", key
     for (task_id,) in gone:
         yield from promoted("outbox", key[0], key[1], task_id)
@@ -303,7 +305,7 @@ def settle(
 
 
 def _ended(key: Key, task_id: str, state: str, error_class: str | None, now: datetime) -> Steps:
-    yield f"SELECT last_number FROM mailboxes WHERE {_MAILBOX}{LOCKED}", key[:2]
+    yield locked(key)
     yield (
         f"UPDATE inbox SET state = ?, lease = NULL, ended_at = ?, error_class = coalesce(?, error_class) WHERE {KEYED}",
         (state, micros(now), error_class, *key),
@@ -449,7 +451,7 @@ def _put_off(keys: Sequence[Key], until: datetime) -> Steps:
 @operation
 def receipts(keys: Sequence[Key]) -> Steps:
     """The recipients have these letters."""
-    for key in keys:
+    for key in sorted(keys):  # in one order, so that nobody waits for somebody who waits
         yield from received(key)
 
 

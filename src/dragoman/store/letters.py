@@ -16,7 +16,7 @@ import msgspec
 
 from dragoman.errors import ConflictError, DamagedError
 from dragoman.letters.kept import DeadLetter, MailboxCounts, Posted, SealedValue, own_team
-from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.operation import LOCKED, Rows, Statement, operation
 from dragoman.store.rows import micros, time_from
 
 Steps = Generator[Statement, Rows, None]
@@ -313,10 +313,16 @@ def erase_of_session(session_id: str) -> Steps:
 def promoted_after(key: Key) -> Steps:
     """Delete a letter, and let the next one of its task come forward."""
     rows = yield f"SELECT task_id FROM letters WHERE {KEYED}", key
+    yield locked(key)
     yield from forget(key)
     for (task_id,) in rows:
         for table in ("inbox", "outbox"):
             yield from promoted(table, key[0], key[1], task_id)
+
+
+def locked(key: Key) -> Statement:
+    """Keep everybody else from putting a letter into a mailbox, or taking one out, until we are done."""
+    return f"SELECT last_number FROM mailboxes WHERE recipient_id = ? AND team_id = ?{LOCKED}", key[:2]
 
 
 def promoted(table: str, recipient_id: str, team_id: str, task_id: str) -> Steps:
@@ -338,11 +344,24 @@ def first_of(table: str) -> str:
 
 @operation
 def sweep(before: datetime, limit: int = _PAGE) -> Generator[Statement, Rows, int]:
-    """Delete some letters that were done with before then; how many. The same letter again would be new."""
+    """Delete some letters that were done with before then; how many. The same letter again would be new.
+
+    One that went to another store is done with when its receipt has come. The dead stay, to be sent again.
+    """
     rows = yield (
-        "SELECT recipient_id, team_id, letter_id FROM inbox WHERE ended_at < ? LIMIT ?",
+        "SELECT recipient_id, team_id, letter_id FROM inbox WHERE state = 'done' AND ended_at < ? LIMIT ?",
         (micros(before), limit),
     )
+    if not rows:
+        there = " OR ".join(
+            f"EXISTS (SELECT 1 FROM {table} AS x WHERE x.recipient_id = l.recipient_id AND x.team_id = l.team_id"
+            " AND x.letter_id = l.letter_id)"
+            for table in ("inbox", "outbox", "dead_letters")
+        )
+        rows = yield (
+            f"SELECT recipient_id, team_id, letter_id FROM letters AS l WHERE created_at < ? AND NOT ({there}) LIMIT ?",
+            (micros(before), limit),
+        )
     for row in rows:
         key = (row[0], row[1], row[2])
         for table in ("inbox", "sealed_values", "letters"):

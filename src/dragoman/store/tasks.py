@@ -12,8 +12,8 @@ from datetime import datetime
 
 from dragoman.errors import ConflictError
 from dragoman.letters.kept import Posted
-from dragoman.store.letters import KEYED, Steps, key_of
-from dragoman.store.operation import LOCKED, Rows, Statement
+from dragoman.store.letters import KEYED, Steps, key_of, locked
+from dragoman.store.operation import Rows, Statement
 from dragoman.store.rows import micros
 
 _STATES = {"success": "succeeded", "partial_success": "partial", "failed": "failed"}
@@ -95,7 +95,7 @@ def _let_go(recipient_id: str, team_id: str, letter_id: str) -> Steps:
     key = (recipient_id, team_id, letter_id)
     if (yield f"SELECT 1 FROM task_needs WHERE {KEYED} LIMIT 1", key):
         return
-    yield f"SELECT last_number FROM mailboxes WHERE recipient_id = ? AND team_id = ?{LOCKED}", key[:2]
+    yield locked(key)
     for table, is_open in (("inbox", " AND e.ended_at IS NULL"), ("outbox", "")):
         yield (
             f"UPDATE {table} SET state = CASE WHEN EXISTS (SELECT 1 FROM {table} AS e WHERE e.recipient_id ="
