@@ -172,6 +172,21 @@ async def test_turns_that_were_judged_decide_who_takes_the_next_one_like_them(tm
         assert decided.payload["chain"][3]["pattern_alternatives"]
 
 
+async def test_what_one_user_judged_does_not_choose_the_models_of_another(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    async with ground(tmp_path, *TWO, url=url) as it:
+        for number in range(6):
+            for name, score in (("anthropic", "0.95"), ("openai_chat", "0.2")):
+                session = await it.store.create_session(user_id="ada")
+                agent = await it.agent()
+                await agent.ask(session.id, f"@{name} translate letter {number} into French", user_id="ada")
+                await evaluated(url, session.id, score)
+        agent = await it.agent()
+        for user, model in (("bea", "fake-openai_chat:model"), ("ada", "fake-anthropic:model")):
+            session = await it.store.create_session(user_id=user)
+            assert (await agent.ask(session.id, "translate this letter into French", user_id=user)).model == model
+
+
 async def evaluated(url: str, session_id: str, score: str) -> None:
     """Judge the last turn of a session, as a person would."""
     arguments = ("evaluate", session_id, "--score", score, "--store", url)

@@ -55,6 +55,7 @@ LOCAL: Final = "local"  # the provider that is a process on this machine
 MAX_STEPS: Final = 25
 MOST_BENCHES: Final = 1_000
 SAMPLES_FOR_S: Final = 10.0
+MOST_USERS: Final = 1_000  # whose samples are remembered
 UNPRICED: Final = "unpriced"  # the pricing version of what no table has a price for
 # Who answers when nobody chose: of the first provider that can be called, a model of its middle, in ability and price.
 FIRST_CHOICES: Final = (
@@ -140,8 +141,7 @@ class Agent:
         self._workspace_path = str(workspace or Path.cwd())
         self._policy_files: dict[str, PolicyFile] = {}  # by workspace
         self.default_model = default_model(self.settings, self.registry)
-        self._samples: Sequence[PatternSample] = ()
-        self._samples_until = 0.0
+        self._samples: dict[str | None, tuple[Sequence[PatternSample], float]] = {}  # of a user, and until when
         self._benches: dict[str, Workbench] = {}
         self._late: list[tuple[str, Message]] = []  # what tools gave too late, by session, until it is stored
         self._running: list[RunningTurn] = []
@@ -260,12 +260,19 @@ class Agent:
             self._policy_files[workspace] = PolicyFile.of_workspace(workspace, self.registry)
         return self._policy_files[workspace]
 
-    async def samples(self) -> Sequence[PatternSample]:
-        """How turns went that were judged; asked for again after a while."""
+    async def samples(self, user_id: str | None = None) -> Sequence[PatternSample]:
+        """How turns of a user went that were judged, or of everybody without one; asked for again after a while.
+
+        Nobody's judgements choose the models of somebody else.
+        """
         now = time.monotonic()
-        if now >= self._samples_until:
-            self._samples, self._samples_until = await self.store.pattern_samples(), now + SAMPLES_FOR_S
-        return self._samples
+        found, until = self._samples.get(user_id, ((), 0.0))
+        if now >= until:
+            if len(self._samples) >= MOST_USERS:
+                self._samples.clear()
+            found = await self.store.pattern_samples(user_id=user_id)
+            self._samples[user_id] = found, now + SAMPLES_FOR_S
+        return found
 
     def model_named(self, name: str) -> Model:
         """The model of that id or alias, or ``UnknownModelError``."""

@@ -242,7 +242,7 @@ async def _decided(
     agent.availability, changes = agent.availability.refreshed(agent.clock())
     for change in changes:
         tell(agent.bus, change.event_type, change.payload(), session_id=session.id)
-    samples = await agent.samples()
+    samples = await agent.samples(asked.user_id)
     decision = decide(facts, policy, agent.registry, availability=agent.availability, samples=samples)
     if decision.refusal is not None and any(one["reason"] == "provider_unavailable" for one in decision.tried):
         decision = decide(facts, policy, agent.registry, samples=samples)  # rather one that failed lately than nobody
