@@ -107,3 +107,16 @@ async def test_what_a_model_consumed_for_a_summary_is_counted(store: Store) -> N
     (total,) = await store.totals("session", session=session.id)
     assert (total.input_tokens, total.output_tokens, str(total.cost_usd)) == (10, 20, "0.5")
     assert (await store.verify()).is_sound
+
+
+async def test_a_renewal_that_comes_behind_the_end_leaves_no_lease(store: Store) -> None:
+    session = (await store.create_session()).id
+    for _ in range(20):
+        async with store.turn(session) as tenure:
+            assert tenure._waiting is not None
+            tenure._waiting.cancel()
+            tenure._begin_to_renew()  # at this very moment
+            await store.release_lease(session, tenure.owner)
+            tenure.was_given_back()
+        await store.take_lease(session, "somebody else")
+        await store.release_lease(session, "somebody else")

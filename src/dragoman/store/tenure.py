@@ -70,7 +70,7 @@ class Tenure:
             await asyncio.wait([self._renewing])
             if not self._renewing.cancelled():
                 self._renewing.exception()  # whoever wanted to know has asked
-        if not self._is_given_back:
+        if not self._is_given_back or self._renewing is not None:  # which may have taken it again behind that
             await self._store.release_lease(self.session_id, self.owner)
 
     async def _renew(self) -> None:
