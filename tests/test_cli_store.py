@@ -17,6 +17,7 @@ import apsw
 import pytest
 
 import dragoman
+from dragoman.attachments import Owner, open_attachments
 from dragoman.cli import app
 from dragoman.cli.stats import bar
 from dragoman.cli.store_option import default_path, url_from, without_password
@@ -533,6 +534,69 @@ def test_an_erasure_gives_a_receipt(chats: Path) -> None:
     assert (receipt["user_id"], receipt["sessions"], receipt["messages"], receipt["tool_calls"]) == ("ada", 1, 4, 1)
     assert [session["user_id"] for session in document("sessions", store=chats)["sessions"]] == ["bob"]
     assert b"Project Foo" not in chats.read_bytes()
+
+
+def uploaded(place: str, *users: str) -> None:
+    """Files that these users have uploaded."""
+
+    async def put() -> None:
+        async with open_attachments(place, base_url="http://127.0.0.1") as attachments:
+            for user in users:
+                for thread in ("t1", "t2"):
+                    await attachments.put(Owner(user, "team"), thread, "r", b"hello", declared_type="text/plain")
+
+    asyncio.run(put())
+
+
+def left(folder: Path) -> set[str]:
+    """Whose files are still there."""
+    return {path.parts[-4] for path in folder.rglob("*.txt")}
+
+
+def test_an_erasure_takes_the_files_beside_the_store(chats: Path) -> None:
+    folder = chats.with_name(f"{chats.name}-attachments")
+    uploaded(folder.as_uri(), "ada", "bob")
+    told = run("erase", "--user", "ada", "--yes", store=chats)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "1 session, 4 messages, 1 tool call, 0 large pieces, 2 attachments\n" in told.stdout
+    assert left(folder) == {"bob"}
+    assert document("erase", "--user", "ada", "--yes", store=chats)["attachments"] == 0
+
+
+@pytest.mark.parametrize("how", ["option", "variable", "file"])
+def test_an_erasure_finds_files_where_the_server_keeps_them(chats: Path, tmp_path: Path, how: str) -> None:
+    place = (tmp_path / "files of others").as_uri()
+    uploaded(place, "ada", "bob")
+    config = tmp_path / "config.toml"
+    config.write_text(f'[serve]\nattachments = "{place if how == "file" else "file:///nowhere"}"\n')
+    config.chmod(0o600)
+    named = {"DRAGOMAN_SERVE_ATTACHMENTS": place} if how == "variable" else {}
+    option = ("--attachments", place) if how == "option" else ()
+    told = run(
+        "erase", "--user", "ada", "--yes", "--json", *option, store=chats, env={"DRAGOMAN_CONFIG": str(config), **named}
+    )
+    assert json.loads(told.stdout)["attachments"] == 2
+    assert left(tmp_path / "files of others") == {"bob"}
+
+
+def test_an_erasure_that_leaves_files_says_so_and_is_finished_by_another(chats: Path, tmp_path: Path) -> None:
+    closed = "s3://bucket?endpoint=http://127.0.0.1:1"
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
+    told = run("erase", "--user", "ada", "--yes", "--json", "--attachments", closed, store=chats, env=keys)
+    receipt = json.loads(told.stdout)
+    assert (told.returncode, receipt["sessions"], receipt["attachments"]) == (2, 1, None)
+    assert "could not be reached" in receipt["attachments_fault"]
+    assert told.stderr.startswith("dragoman: not all attachments of 'ada' are deleted")
+    assert "Erase them again" in told.stderr
+    place = (tmp_path / "files").as_uri()
+    uploaded(place, "ada")
+    again = document("erase", "--user", "ada", "--yes", "--attachments", place, store=chats)
+    assert (again["sessions"], again["attachments"], again["attachments_fault"]) == (0, 2, None)
+
+
+def test_nothing_is_erased_if_attachments_cannot_be_where_somebody_says(chats: Path) -> None:
+    failed(run("erase", "--user", "ada", "--yes", "--attachments", "ftp://x", store=chats), "not_a_store")
+    assert len(document("sessions", store=chats)["sessions"]) == 1
 
 
 # --- errors and help -------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from dragoman import attachments as room
-from dragoman.attachments import MAX_BYTES, STATUSES, Attachments, Owner, open_attachments, serving_headers
+from dragoman.attachments import MAX_BYTES, STATUSES, Attachments, Erasing, Owner, open_attachments, serving_headers
 from dragoman.errors import (
     AttachmentError,
     AttachmentUrlError,
@@ -23,6 +23,7 @@ from dragoman.errors import (
 )
 from tests.attachments.conftest import ANN, BASE, BOB, STORAGES
 from tests.attachments.samples import REFUSED, TAKEN, TEXT, png
+from tests.attachments.supabase_server import KEY
 from tests.store.test_blobs import free_ports
 
 
@@ -121,6 +122,24 @@ async def test_everything_of_a_thread_or_of_a_user_can_be_let_go(attachments: At
     assert await attachments.delete_all(ANN) == 1
     assert await attachments.delete_all(ANN) == 0
     assert await all_of(attachments, annie.bucket, annie.path, Owner("annie")) == png()
+
+
+@pytest.fixture(params=STORAGES)
+def kept_at(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Attachments, str]:
+    """Attachments, and the URL of where they are."""
+    attachments: Attachments = request.getfixturevalue(f"in_{request.param}")
+    if request.param == "supabase":
+        return attachments, f"supabase://{request.getfixturevalue('supabase').url}/agent-files?scheme=http"
+    return attachments, request.getfixturevalue("bucket") if request.param == "s3" else (tmp_path / "files").as_uri()
+
+
+async def test_who_erases_a_user_needs_no_key_that_signs(kept_at: tuple[Attachments, str]) -> None:
+    attachments, url = kept_at
+    kept = [await attachments.put(one, "t", "r", png()) for one in (ANN, ANN, BOB)]
+    environment = {"SUPABASE_SERVICE_ROLE_KEY": KEY}
+    assert await Erasing(url, Owner("ann"), environment)() == 2
+    assert await Erasing(url, Owner("ann"), environment)() == 0
+    assert await all_of(attachments, kept[2].bucket, kept[2].path, BOB) == png()
 
 
 async def test_what_is_somebody_else_s_is_told_in_the_words_for_what_is_missing(attachments: Attachments) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.errors import DamagedError, UnknownSessionError
+from dragoman.errors import DamagedError, DragomanError, StorageError, UnknownSessionError
 from dragoman.message import Attachment, Message, MessageStatus, TextBlock, Usage
 from dragoman.store import Row, Session, Store
 from tests.store.conftest import Clock, Place
@@ -202,6 +202,52 @@ async def erasable(store: Store) -> tuple[Session, Session, Session]:
     await store.append(fork.id, said("bob goes on", user_id="bob"))
     await store.search(SECRET)
     return own, shared, fork
+
+
+async def test_files_are_deleted_when_everything_else_is_and_the_receipt_says_how_many(store: Store) -> None:
+    await store.create_session(user_id="ann")
+    seen: list[Any] = []
+
+    async def delete() -> int:
+        seen.append((await store.erasures())[-1])
+        assert await store.list_sessions(user_id="ann") == []
+        return 3
+
+    receipt = await store.erase_user("ann", delete)
+    assert (receipt.attachments, receipt.attachments_fault) == (3, None)
+    assert await store.erasures() == [receipt]
+    assert (seen[0].id, seen[0].attachments) == (receipt.id, None)
+    assert seen[0].attachments_fault == "they were not deleted yet"
+    without = await store.erase_user("ann")
+    assert (without.attachments, without.attachments_fault) == (None, None)
+
+
+async def test_files_that_cannot_be_deleted_are_in_the_receipt_until_another_one_tells_that_they_are(
+    store: Store,
+) -> None:
+    await store.create_session(user_id="ann")
+    faults: list[DragomanError | None] = [StorageError("the bucket is away"), None]
+
+    async def delete() -> int:
+        if (fault := faults.pop(0)) is not None:
+            raise fault
+        return 2
+
+    first = await store.erase_user("ann", delete)
+    assert (first.sessions, first.attachments, first.attachments_fault) == (1, None, "the bucket is away")
+    second = await store.erase_user("ann", delete)
+    assert (second.sessions, second.attachments, second.attachments_fault) == (0, 2, None)
+    assert await store.erasures() == [first, second]
+
+
+async def test_a_file_whose_deletion_breaks_off_stays_in_the_receipt(store: Store) -> None:
+    async def delete() -> int:
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError):
+        await store.erase_user("ann", delete)
+    (receipt,) = await store.erasures()
+    assert receipt.attachments_fault == "they were not deleted yet"
 
 
 async def test_of_a_person_who_is_erased_nothing_is_found_but_the_receipt(store: Store) -> None:

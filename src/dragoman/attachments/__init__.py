@@ -18,7 +18,7 @@ from __future__ import annotations
 from dragoman.attachments.keys import SigningKeys
 from dragoman.attachments.kinds import kind_of
 from dragoman.attachments.paths import cleaned_name
-from dragoman.attachments.room import KEYS_VARIABLE, Attachments, open_attachments
+from dragoman.attachments.room import KEYS_VARIABLE, Attachments, Erasing, open_attachments
 from dragoman.attachments.saying import attachment_block, is_attached_text, message_metadata
 from dragoman.attachments.serving import serving_headers
 from dragoman.attachments.urls import ROUTE, SignedUrl, parse_signed_url
@@ -31,6 +31,7 @@ __all__ = [
     "ROUTE",
     "STATUSES",
     "Attachments",
+    "Erasing",
     "Opened",
     "Owner",
     "Place",

@@ -122,7 +122,7 @@ class FolderStorage:
         """What interrupted writes left there goes, too, and so do folders and links, but not what a link leads to."""
         top = self._place(f"{prefix}x")
         deleted = 0
-        for folder, inner, names in os.walk(top.parent, topdown=False) if top is not None else ():
+        for folder, inner, names in os.walk(top.parent, topdown=False, onerror=_told) if top is not None else ():
             links = [name for name in (*inner, *names) if Path(folder, name).is_symlink()]
             for name in {*names, *links}:
                 Path(folder, name).unlink(missing_ok=True)
@@ -130,6 +130,12 @@ class FolderStorage:
             with contextlib.suppress(OSError):  # somebody is just putting something there
                 os.rmdir(folder)
         return deleted
+
+
+def _told(error: OSError) -> None:
+    """Say that a folder cannot be looked into, unless it is not there: what is left in it is not deleted."""
+    if error.errno not in _GONE:
+        raise error
 
 
 async def _chunks(file: BinaryIO) -> AsyncGenerator[bytes]:

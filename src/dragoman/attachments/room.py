@@ -187,27 +187,50 @@ def open_attachments(
     sign them are kept; without it they lie beside the folder of ``file:``, or come from ``DRAGOMAN_SIGNING_KEYS``.
     """
     environment = os.environ if environment is None else environment
-    if url.startswith("supabase://"):
-        storage = SupabaseStorage(url, environment)
+    storage = _storage(url, environment)
+    if isinstance(storage, SupabaseStorage):
         return Attachments(storage, storage, clock=clock)
-    beside: Path | None = None
-    kept: Storage
-    if url.startswith("s3://"):
-        kept = S3Storage(url)
-    elif url.startswith("file:///"):
-        parts = urlsplit(url)
-        folder = Path(unquote(parts.path))
-        kept = FolderStorage(folder, dict(parse_qsl(parts.query)).get("bucket", DEFAULT_BUCKET))
-        beside = folder.with_name(f"{folder.name}-keys.json")
-    else:
-        raise StoreUnusableError(
-            "no attachments can be kept there",
-            where=repr(url[:200]),
-            remedy="Use file:///folder, s3://bucket/prefix or supabase://host/bucket",
-            code="not_a_store",
-        )
+    folder = _folder(url) if isinstance(storage, FolderStorage) else None
+    beside = folder.with_name(f"{folder.name}-keys.json") if folder is not None else None
     keys = _keys(environment, keys_file or beside)
-    return Attachments(kept, OwnUrls(base_url, kept.bucket, keys), clock=clock)
+    return Attachments(storage, OwnUrls(base_url, storage.bucket, keys), clock=clock)
+
+
+class Erasing:
+    """The files of one user at a URL, for whoever has to let them go and has no server. It takes no key to sign with.
+
+    What is wrong with the URL is said when this is made, before anything is deleted.
+    """
+
+    def __init__(self, url: str, owner: Owner, environment: Mapping[str, str] | None = None) -> None:
+        self._storage = _storage(url, os.environ if environment is None else environment)
+        self._owner = owner
+
+    async def __call__(self) -> int:
+        """Let all of them go; how many there were."""
+        try:
+            return await self._storage.delete_under(prefix_of(self._owner))
+        finally:
+            await self._storage.close()
+
+
+def _storage(url: str, environment: Mapping[str, str]) -> Storage:
+    if url.startswith("supabase://"):
+        return SupabaseStorage(url, environment)
+    if url.startswith("s3://"):
+        return S3Storage(url)
+    if url.startswith("file:///"):
+        return FolderStorage(_folder(url), dict(parse_qsl(urlsplit(url).query)).get("bucket", DEFAULT_BUCKET))
+    raise StoreUnusableError(
+        "no attachments can be kept there",
+        where=repr(url[:200]),
+        remedy="Use file:///folder, s3://bucket/prefix or supabase://host/bucket",
+        code="not_a_store",
+    )
+
+
+def _folder(url: str) -> Path:
+    return Path(unquote(urlsplit(url).path))
 
 
 def _keys(environment: Mapping[str, str], file: Path | None) -> SigningKeys:

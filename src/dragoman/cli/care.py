@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from cyclopts import Parameter
 from rich.text import Text
 
-from dragoman.cli.store_option import JsonOption, StoreOption, YesOption, opened, session_named
+from dragoman.cli.store_option import JsonOption, StoreOption, YesOption, opened, session_named, url_from
 from dragoman.cli.terminal import ask, console, counted, moment, print_json, print_line, progress, safe_line
-from dragoman.errors import InputError
-from dragoman.store import Session, Store
+from dragoman.errors import InputError, StorageError
+from dragoman.store import ErasureReceipt, Session, Store
+
+if TYPE_CHECKING:
+    from dragoman.attachments import Erasing
 
 DryRunOption = Annotated[
     bool,
@@ -141,27 +144,54 @@ async def retain(
 async def erase(
     *,
     user: str,
+    attachments: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_ATTACHMENTS")] = None,
     yes: YesOption = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Erase a person from a store, and print the receipt.
+    """Erase a person from a store, with the files that they have uploaded, and print the receipt.
 
     Parameters
     ----------
     user
         Who: the user_id of their sessions and messages.
+    attachments
+        Where attachments are kept, as for serve. Without it, where the configuration file says, or a folder beside the
+        SQLite file of the store.
     """
+    files = _files_of(user, attachments, store)
     async with opened(store) as kept:
         if not yes:
             count = await _sessions_of(kept, user)
             ask(f"Erase user {user!r} with {count} from this store? It cannot be undone.", yes=yes)
-        receipt = await kept.erase_user(user)
+        receipt = await kept.erase_user(user, files)
     if json:
         print_json(receipt)
-        return
+    else:
+        _show(receipt)
+    if receipt.attachments_fault is not None:
+        raise StorageError(
+            f"not all attachments of {user!r} are deleted: {receipt.attachments_fault}",
+            remedy="Erase them again when it can be done",
+        )
+
+
+def _files_of(user: str, given: str | None, store: str | None) -> Erasing | None:
+    """The files of a person; none if the store is no file, and nobody has said where attachments are."""
+    from dragoman import settings  # noqa: PLC0415  the other commands do without all of these
+    from dragoman.attachments import Erasing, Owner  # noqa: PLC0415
+    from dragoman.server.options import attachments_beside  # noqa: PLC0415
+
+    place = given or settings.load().serve.get("attachments") or attachments_beside(url_from(store))
+    return Erasing(place, Owner(user)) if place is not None else None
+
+
+def _show(receipt: ErasureReceipt) -> None:
     out = console()
-    out.print(Text("erased ", "bold").append(safe_line(user)).append(f"  receipt {receipt.id}", "dim"), soft_wrap=True)
+    out.print(
+        Text("erased ", "bold").append(safe_line(receipt.user_id)).append(f"  receipt {receipt.id}", "dim"),
+        soft_wrap=True,
+    )
     out.print(
         ", ".join(
             (
@@ -169,9 +199,12 @@ async def erase(
                 counted(receipt.messages, "message"),
                 counted(receipt.tool_calls, "tool call"),
                 counted(receipt.blobs, "large piece"),
+                *([counted(receipt.attachments, "attachment")] if receipt.attachments is not None else []),
             )
         )
     )
+    if receipt.attachments is None and receipt.attachments_fault is None:
+        out.print("attachments were not looked for: --attachments names where they are", style="dim")
     if receipt.forks_cut:
         out.print(f"{counted(receipt.forks_cut, 'session')} of others had shared such messages", style="dim")
     out.print(f"{moment(receipt.erased_at)} UTC; copies and backups made before know nothing of it", style="dim")

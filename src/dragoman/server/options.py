@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
@@ -72,6 +73,14 @@ def is_loopback(host: str) -> bool:
 
 def _is_local(base_url: str) -> bool:
     return is_loopback(urlsplit(base_url).hostname or "")
+
+
+def attachments_beside(store: str) -> str | None:
+    """Where attachments are kept unless somebody said otherwise: in a folder beside the file of the store."""
+    if not store.startswith("sqlite:///"):
+        return None
+    file = Path(unquote(store.removeprefix("sqlite:///"))).absolute()
+    return f"file://{quote(str(file.with_name(f'{file.name}-attachments')))}"
 
 
 def address(options: ServeOptions) -> str:

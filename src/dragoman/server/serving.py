@@ -17,7 +17,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, unquote
 
 import msgspec
 import uvicorn
@@ -30,7 +29,7 @@ from dragoman.server import logs
 from dragoman.server.app import make_app
 from dragoman.server.endpoint import Endpoint
 from dragoman.server.limits import patience
-from dragoman.server.options import ServeOptions, address
+from dragoman.server.options import ServeOptions, address, attachments_beside
 from dragoman.server.runs import Runs
 from dragoman.server.state import Doors
 from dragoman.settings import Setting, Settings
@@ -113,14 +112,14 @@ def address_of_attachments(options: ServeOptions) -> str:
     """Where attachments are kept: where somebody said, else beside the file of the store."""
     if options.attachments is not None:
         return options.attachments
-    if not options.store.startswith("sqlite:///"):
+    beside = attachments_beside(options.store)
+    if beside is None:
         raise SettingsError(
             "there is no place for attachments",
             remedy="Name one with --attachments: file:///folder, s3://bucket/prefix or supabase://host/bucket",
             code="missing_attachments",
         )
-    file = Path(unquote(options.store.removeprefix("sqlite:///"))).absolute()
-    return f"file://{quote(str(file.with_name(f'{file.name}-attachments')))}"
+    return beside
 
 
 class ChatServer(uvicorn.Server):

@@ -44,6 +44,7 @@ Steps = Generator[Statement, Rows, None]
 Ids = Callable[[], str]
 _PAGE: Final = 200
 _ERASED: Final = "[erased]"
+_NOT_YET: Final = "they were not deleted yet"
 
 
 class Gone(msgspec.Struct, kw_only=True):
@@ -283,9 +284,12 @@ class Erased(msgspec.Struct, frozen=True):
 
 @operation
 def erase_user(
-    engine: str, user_id: str, receipt_id: str, now: datetime, ids: Ids
+    engine: str, user_id: str, receipt_id: str, now: datetime, ids: Ids, *, has_files: bool
 ) -> Generator[Statement, Rows, Erased]:
-    """Erase a person: sessions, messages in sessions of others, and the name beside what was consumed."""
+    """Erase a person: sessions, messages in sessions of others, and the name beside what was consumed.
+
+    Whether there are files that are deleted afterwards, the receipt says until they are: nobody may be there to do it.
+    """
     own = yield "SELECT id FROM sessions WHERE user_id = ? ORDER BY created_at DESC, id DESC", (user_id,)
     sum_ = Gone(forks=set(), blobs=set())
     for (session_id,) in own:
@@ -312,10 +316,18 @@ def erase_user(
         blobs=len(going),
         forks_cut=len(sum_.forks - {row[0] for row in own}),
         erased_at=now,
+        attachments_fault=_NOT_YET if has_files else None,
     )
     said = msgspec.json.encode(receipt).decode()
     yield "INSERT INTO erasures (id, receipt_json) VALUES (?, ?)", (receipt_id, said)
     return Erased(receipt, going)
+
+
+@operation
+def change_receipt(receipt: ErasureReceipt) -> Steps:
+    """Say what became of the files."""
+    said = msgspec.json.encode(receipt).decode()
+    yield "UPDATE erasures SET receipt_json = ? WHERE id = ?", (said, receipt.id)
 
 
 @operation

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import secrets
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -20,7 +20,7 @@ import msgspec
 
 from dragoman import value
 from dragoman.blobs import Blobs
-from dragoman.errors import FormatError
+from dragoman.errors import DragomanError, FormatError
 from dragoman.ids import UlidSource
 from dragoman.message import Message
 from dragoman.store import (
@@ -495,19 +495,37 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         self._recent.clear()
         return gone
 
-    async def erase_user(self, user_id: str) -> ErasureReceipt:
+    async def erase_user(
+        self, user_id: str, delete_files: Callable[[], Awaitable[int]] | None = None
+    ) -> ErasureReceipt:
         """Erase a person: everything that is theirs, or theirs in what is others'. Nothing of it can be had back.
 
         Their sessions go, what forks of others share of them as well; their messages in sessions of others become
         tombstones; what they consumed stays in the totals without them. Copies made before know nothing of it.
+
+        ``delete_files`` deletes what they have uploaded, and says how much that was. It is called when their keys are
+        gone; where it fails the receipt says why, and to erase them again is to try it again.
         """
+        receipt_id, has_files = f"era_{self._ids.next()}", delete_files is not None
         erased = await self._write(
-            care.erase_user(self.engine, user_id, f"era_{self._ids.next()}", self.clock(), self._ids.next)
+            care.erase_user(self.engine, user_id, receipt_id, self.clock(), self._ids.next, has_files=has_files)
         )
         self._recent.clear()
         await collecting.finish(self, erased.going)
         await self._scrub()
-        return erased.receipt
+        return erased.receipt if delete_files is None else await self._without_files(erased.receipt, delete_files)
+
+    async def _without_files(
+        self, receipt: ErasureReceipt, delete_files: Callable[[], Awaitable[int]]
+    ) -> ErasureReceipt:
+        count, fault = None, None
+        try:
+            count = await delete_files()
+        except DragomanError as error:
+            fault = str(error)
+        receipt = msgspec.structs.replace(receipt, attachments=count, attachments_fault=fault)
+        await self._write(care.change_receipt(receipt))
+        return receipt
 
     async def erasures(self) -> list[ErasureReceipt]:
         """The receipts of everybody who was erased, the oldest first."""

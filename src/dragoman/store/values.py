@@ -210,6 +210,8 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     blobs: int
     forks_cut: int  # other people's sessions that had shared such messages
     erased_at: datetime
+    attachments: int | None = None  # files that were deleted; none if nobody looked for any, or not all could be
+    attachments_fault: str | None = None  # why some of them may be left
 
 
 class SizeReport(msgspec.Struct, frozen=True, kw_only=True):
