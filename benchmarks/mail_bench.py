@@ -99,13 +99,13 @@ class Ours:
         self._mail = Mail(store)
 
     async def send(self, some: list[Letter]) -> None:
-        await asyncio.gather(*(self._mail.send(letter) for letter in some))
+        await (self._mail.send_all(some) if len(some) > 1 else self._mail.send(some[0]))
 
     async def receive(self, count: int) -> list[Any]:
         return await self._mail.receive("ARCH", limit=count)
 
     async def ack(self, deliveries: list[Any]) -> None:
-        await asyncio.gather(*(delivery.ack() for delivery in deliveries))
+        await (self._mail.ack_all(deliveries) if len(deliveries) > 1 else deliveries[0].ack())
 
 
 async def _timed(work: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
@@ -225,7 +225,7 @@ async def _by_mail(folder: Path, url: str, made: list[Letter], turn: int) -> flo
 
         async def send() -> None:
             for first in range(0, len(made), AT_ONCE):
-                await asyncio.gather(*(here.send(letter) for letter in made[first : first + AT_ONCE]))
+                await here.send_all(made[first : first + AT_ONCE])
 
         async def handle() -> None:
             done = 0
@@ -235,7 +235,7 @@ async def _by_mail(folder: Path, url: str, made: list[Letter], turn: int) -> flo
                     if not deliveries:
                         await wait.pause()
                         continue
-                    await asyncio.gather(*(delivery.ack() for delivery in deliveries))
+                    await there.ack_all(deliveries)
                     done += len(deliveries)
 
         await asyncio.gather(send(), handle())

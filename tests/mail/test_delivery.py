@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.errors import ConflictError, LetterError, UnknownLetterError
 from dragoman.letters import write_letter
-from dragoman.mail import POSTMASTER, DeadLetter, Mail, RetryRule
+from dragoman.mail import POSTMASTER, Acked, DeadLetter, Mail, RetryRule
 from dragoman.store import Store
 from dragoman.store.sessions import change_session
 from tests.mail.conftest import Clock, failure, result
@@ -280,6 +280,30 @@ async def test_the_path_of_an_artifact_is_data(mail: Mail) -> None:
     await mail.send(result(artifacts=paths))
     (delivery,) = await mail.receive("ARCH")
     assert [artifact.path for artifact in delivery.letter.payload.result.artifacts] == ["/etc/passwd", "../x"]
+
+
+async def test_several_letters_are_taken_together_or_not_at_all(mail: Mail) -> None:
+    receipts = await mail.send_all([result("T", message_id="L0"), result("T", message_id="L1"), result("U")])
+    assert [receipt.state for receipt in receipts] == ["ready", "behind", "ready"]
+    with pytest.raises(ConflictError):
+        await mail.send_all([result("V", message_id="L2"), result("T", message_id="L0", output="else")])
+    with pytest.raises(LetterError):
+        await mail.send_all([result("V", message_id="L2"), {"type": "done"}])
+    assert len(await mail.letters()) == 3
+
+
+async def test_several_letters_are_done_together_and_one_that_is_lost_keeps_nothing_up(
+    mail: Mail, clock: Clock
+) -> None:
+    await mail.send_all([result(f"T{number}", message_id=f"L{number}") for number in range(3)])
+    slow = await mail.receive("ARCH", lease_s=1)
+    clock.move(seconds=2)
+    (quick,) = await mail.receive("ARCH", limit=1)
+    await slow[1].ack()
+    ends = await mail.ack_all(slow)
+    assert isinstance(ends[0], ConflictError)
+    assert [end.is_first for end in ends[1:] if isinstance(end, Acked)] == [False, True]
+    assert (await quick.ack()).is_first
 
 
 # --- effects ---------------------------------------------------------------------------------------------------------

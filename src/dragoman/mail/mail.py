@@ -22,13 +22,13 @@ import copy
 import functools
 import hashlib
 import random
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import msgspec
 
-from dragoman.errors import DragomanError, InputError, LetterError, SettingsError, UnknownLetterError
+from dragoman.errors import ConflictError, DragomanError, InputError, LetterError, SettingsError, UnknownLetterError
 from dragoman.letters import (
     HUMAN,
     Letter,
@@ -216,6 +216,18 @@ class Mail:
             await note_result(self.store, checked, team_id=self.team_id, user_id=self.user_id)
         return receipt
 
+    async def send_all(self, letters: Iterable[Letter | Mapping[str, Any]], **links: str | None) -> list[Receipt]:
+        """Take letters in one transaction: all of them, in this order, or none."""
+        checked = [_checked(letter) for letter in letters]
+        posted = [await self._ready(letter, text, **links) for letter, text in checked]
+        receipts = await self.store.mail.post_all(posted, away=self.is_away)
+        for one in posted:
+            self.woken(one)
+        for letter, _ in checked:
+            if says_how_it_went(letter):
+                await note_result(self.store, letter, team_id=self.team_id, user_id=self.user_id)
+        return receipts
+
     async def sending(self, letter: Letter | Mapping[str, Any], **links: str | None) -> Operation[Receipt]:
         """A letter that is sent when another one is done: ``await delivery.ack(await mail.sending(reply))``."""
         checked, text = _checked(letter)
@@ -366,6 +378,14 @@ class Mail:
         if effect is not None:
             self.waking.wake(OUTBOX)  # the effect may have been a letter
         return Acked(is_first, result)
+
+    async def ack_all(self, deliveries: Sequence[Delivery]) -> list[Acked | ConflictError]:
+        """Letters are done, in one transaction. What is in other hands by now is told, and keeps nothing else up."""
+        ends = await self.store.mail.settle_all([delivery.handed for delivery in deliveries])
+        for delivery, end in zip(deliveries, ends, strict=True):
+            delivery.is_ended = delivery.is_ended or not isinstance(end, ConflictError)
+            self.waking.wake(_box(delivery.handed.posted.recipient_id, self.team_id))
+        return [end if isinstance(end, ConflictError) else Acked(end) for end in ends]
 
     async def nack(
         self,

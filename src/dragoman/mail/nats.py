@@ -342,7 +342,8 @@ class NatsTransport:
                     found.append(posted)
                     origins.setdefault((message.headers or {}).get(_ORIGIN, ""), []).append(_key(posted))
             if found:
-                await self._mail.store.mail.arrive(found)
+                foreign = {key for origin, keys in origins.items() if origin != self._origin for key in keys}
+                await self._mail.store.mail.arrive(found, foreign)
         except DragomanError as error:
             _log.warning("letters were not taken, and come again: %s", error)
             for message in messages:

@@ -17,7 +17,7 @@ only to the one who holds it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ import msgspec
 
 from dragoman.errors import ConflictError, DamagedError, UnknownLetterError
 from dragoman.letters.kept import DeadLetter, Handed, LetterState, Outcome, Posted, Receipt
+from dragoman.letters.sensitive import REFERENCE
 from dragoman.store import tasks
 from dragoman.store.letters import (
     KEYED,
@@ -57,6 +58,15 @@ _COLUMNS: Final = ", ".join(f"l.{name.strip()}" for name in LETTER.split(","))
 def post(posted: Posted, now: datetime, *, away: bool) -> Generator[Statement, Rows, Receipt]:
     """Take a letter; the same again changes nothing."""
     return (yield from posting(posted, now, away=away))
+
+
+@operation
+def post_all(letters: Sequence[Posted], now: datetime, *, away: bool) -> Generator[Statement, Rows, list[Receipt]]:
+    """Take letters, all or none."""
+    receipts: list[Receipt] = []
+    for posted in letters:
+        receipts.append((yield from posting(posted, now, away=away)))
+    return receipts
 
 
 def posting(posted: Posted, now: datetime, *, away: bool) -> Generator[Statement, Rows, Receipt]:
@@ -105,19 +115,23 @@ _PLACED: Final = {
 
 @operation
 def arrive(
-    letters: Sequence[Posted], now: datetime, id_of: Callable[[], str]
+    letters: Sequence[Posted], now: datetime, id_of: Callable[[], str], elsewhere: Collection[Key] = ()
 ) -> Generator[Statement, Rows, list[Receipt]]:
-    """Take letters that a transport has brought. What is there already changes nothing; a false one is dead."""
+    """Take letters that a transport has brought. What is there already changes nothing; a false one is dead.
+
+    ``elsewhere`` are those that another store has in its outbox, and this one has not.
+    """
     taken: list[Receipt] = []
     for posted in letters:
         taken.append((yield from _arrived(posted, now, id_of)))
+        if key_of(posted) not in elsewhere:
+            yield from received(key_of(posted))
     return taken
 
 
 def _arrived(posted: Posted, now: datetime, id_of: Callable[[], str]) -> Generator[Statement, Rows, Receipt]:
-    key = key_of(posted)
-    if state := (yield f"SELECT state FROM inbox WHERE {KEYED}", key):
-        yield from received(key)
+    state = yield f"SELECT state FROM inbox WHERE {KEYED}", key_of(posted)
+    if state:
         return _receipt(posted, state[0][0], is_new=False)
     try:
         is_from_elsewhere = yield from keep(posted, now)
@@ -127,7 +141,6 @@ def _arrived(posted: Posted, now: datetime, id_of: Callable[[], str]) -> Generat
     placed = yield from _into("inbox", posted, now, is_held=False)  # whoever sent it has held it
     if is_from_elsewhere:
         yield from tasks.note(posted, now)
-    yield from received(key)
     return _receipt(posted, placed, is_new=True)
 
 
@@ -304,6 +317,20 @@ def settle(
     return True, result
 
 
+@operation
+def settle_all(
+    held: Sequence[tuple[Key, str]], now: datetime
+) -> Generator[Statement, Rows, list[bool | ConflictError]]:
+    """Letters are done, each as by itself: whether that was the first time, or in whose hands it is."""
+    ended: list[bool | ConflictError] = []
+    for key, lease in held:
+        try:
+            ended.append((yield from settle(key, lease, None, now))[0])
+        except ConflictError as error:
+            ended.append(error)
+    return ended
+
+
 def _ended(key: Key, task_id: str, state: str, error_class: str | None, now: datetime) -> Steps:
     yield locked(key)
     yield (
@@ -420,8 +447,9 @@ def _claimed(
             f"UPDATE outbox SET available_at = ?, attempts = attempts + 1 WHERE {KEYED}",
             (micros(until), *key_of(posted)),
         )
-        whole = msgspec.structs.replace(posted, sealed=(yield from sealed_of(key_of(posted))))
-        claimed.append((whole, attempts, place))
+        if REFERENCE in posted.text:
+            posted = msgspec.structs.replace(posted, sealed=(yield from sealed_of(key_of(posted))))
+        claimed.append((posted, attempts, place))
     return claimed
 
 

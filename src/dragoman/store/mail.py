@@ -12,12 +12,13 @@ only while the machine runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from dragoman.errors import ConflictError
 from dragoman.letters.kept import (
     DeadLetter,
     Handed,
@@ -81,9 +82,13 @@ class MailRoom:
         """The same as an operation, to be the effect of another letter."""
         return inbox.post(posted, self._store.clock(), away=away)
 
-    async def arrive(self, posted: Sequence[Posted]) -> list[Receipt]:
-        """Take letters that a transport has brought, all in one transaction."""
-        return await self._store._write(inbox.arrive(posted, self._store.clock(), self._dead_id))
+    async def post_all(self, letters: Sequence[Posted], *, away: bool = False) -> list[Receipt]:
+        """Take letters, all or none."""
+        return await self._store._write(inbox.post_all(letters, self._store.clock(), away=away))
+
+    async def arrive(self, posted: Sequence[Posted], elsewhere: Collection[Key] = ()) -> list[Receipt]:
+        """Take letters that a transport has brought, all in one transaction; see ``inbox.arrive``."""
+        return await self._store._write(inbox.arrive(posted, self._store.clock(), self._dead_id, elsewhere))
 
     async def has_any(self, recipient_id: str, team_id: str = "") -> bool:
         """Whether there is something to be handed out."""
@@ -107,6 +112,11 @@ class MailRoom:
     async def settle(self, handed: Handed, effect: Callable[[], Effect] | None = None) -> tuple[bool, Any]:
         """A letter is done, together with its effect: true and what that gave; false if it had been done before."""
         return await self._store._write(inbox.settle(key_of(handed.posted), handed.lease, effect, self._store.clock()))
+
+    async def settle_all(self, handed: Sequence[Handed]) -> list[bool | ConflictError]:
+        """Letters are done, in one transaction: whether each was for the first time, or in whose hands it is."""
+        held = [(key_of(one.posted), one.lease) for one in handed]
+        return await self._store._write(inbox.settle_all(held, self._store.clock()))
 
     async def fail(
         self,
