@@ -16,6 +16,8 @@ import pytest
 from dragoman.errors import StorageError
 from dragoman.exchange import SideEffects
 from dragoman.message import ImageBlock, MessageStatus, TextBlock
+from dragoman.server.runs.continuing import _check_same
+from dragoman.server.runs.given import MessageGiven, Words
 from dragoman.tools import tool
 from tests.server.conftest import Serving
 from tests.server.runs.conftest import RUNS, SSE, events_of, post, refused, run_input, types, user
@@ -549,3 +551,18 @@ async def test_only_plain_names_are_names_of_threads(chat_server: Serving, suite
         status, code = await refused(chat_server, run_input("x", threadId=name))
         assert (status, code) in ((422, "invalid_id"), (422, "invalid_character"))
     assert chat_server.fake.received == []
+
+
+async def test_what_was_erased_is_passed_over_when_a_client_still_has_it(keyed_server: Serving) -> None:
+    ann = await keyed_server.key("ann")
+    keyed_server.fake.say("Yes.")
+    first = user("My name is Bob.")
+    await post(keyed_server, run_input(first, threadId="t"), **ann)
+    row, _ = await keyed_server.store.read("t")
+    buried = row.message.replace(
+        content=(TextBlock("[erased]"),), metadata=row.message.metadata.replace(extra={"erased": True})
+    )
+    _check_same(MessageGiven(id=first["id"], role="user", parts=(Words(first["content"]),), wire=first), buried)
+    keyed_server.fake.say("Still.")
+    told = await post(keyed_server, run_input(first, "And now? Write to me @home soon.", threadId="t"), **ann)
+    assert texts(told) == "Still."

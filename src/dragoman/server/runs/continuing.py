@@ -30,7 +30,7 @@ from dragoman.transcripts.parts import wire_id_of
 
 _TAIL: Final = 100
 _PIECE: Final = re.compile(r"(.+)\.\d+")
-_CHOSEN: Final = re.compile(r"\s*@\S+\s+")
+_CHOSEN: Final = re.compile(r"\A\s*@\S+\s+")  # a model
 
 
 class New(msgspec.Struct, frozen=True):
@@ -84,13 +84,15 @@ def _text(content: Iterable[Any]) -> str:
 
 def _check_same(message: MessageGiven, stored: Message) -> None:
     """Refuse a user's message that says something else than the stored one of the same id."""
-    if message.role != "user":
+    if message.role != "user" or (stored.metadata.extra or {}).get("erased"):
         return
     said, kept = message.text, _text(stored.content)
-    is_same = stored.role is Role.USER and (kept in (said, _CHOSEN.sub("", said, count=1), said.replace("\\@", "@", 1)))
-    if stored.role is Role.USER and message.files:  # an attached text is a text of the stored message
-        is_same = all(part in kept for part in _CHOSEN.sub("", said, count=1).split("\n"))
-    if not is_same:
+    bare = _CHOSEN.sub("", said)
+    if message.files:  # an attached text is a text of the stored message
+        is_same = all(line in kept for line in bare.split("\n"))
+    else:
+        is_same = kept in (said, bare, said.replace("\\@", "@", 1))
+    if stored.role is not Role.USER or not is_same:
         raise Refusal(409, "id_conflict", f"Message {message.id} said something else before.")
 
 
