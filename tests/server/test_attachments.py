@@ -249,12 +249,48 @@ async def test_a_url_ends(chat_server: Serving) -> None:
         assert status == 200 or answered.code == "url_expired"
 
 
-async def test_whoever_asks_for_many_ranges_gets_the_whole_file(chat_server: Serving) -> None:
+WHOLE = [
+    *("bytes=" + ",".join(f"{n}-{n}" for n in range(1_000)), "bytes=0-0,2-3", "bytes=5-2", "bytes=x", "bytes=-"),
+    *("bytes=0-0\r\nRange: bytes=1-1", "bytes=0-0\r\nIf-Range: x", "lines=0-0", "bytes=" + "9" * 5_000 + "-", "0-0"),
+]
+
+
+@pytest.mark.parametrize("said", WHOLE, ids=range(len(WHOLE)))
+async def test_whoever_asks_for_many_ranges_or_for_none_gets_the_whole_file(chat_server: Serving, said: str) -> None:
     kept = await uploaded(chat_server)
     async with RawClient(chat_server.base_url) as client:
-        for ranges in ("0-0", ",".join(f"{n}-{n}" for n in range(1_000)), "-1", "5-2", "x"):
-            answered = await client.get(target(kept["url"]), f"Range: bytes={ranges}")
-            assert (answered.status, answered.body) == (200, png())
+        answered = await client.get(target(kept["url"]), f"Range: {said}")
+        assert (answered.status, answered.body) == (200, png())
+
+
+LONG = b"".join(b"%07d\n" % n for n in range(80_000))  # of several chunks
+
+
+@pytest.mark.parametrize(
+    "said", ["0-0", "0-", "5-9", "262140-262150", "600000-", "639999-639999", "-1", "-262145", "-9999999", "1-9999999"]
+)
+async def test_a_part_of_a_file_is_what_it_says(chat_server: Serving, said: str) -> None:
+    kept = await uploaded(chat_server, LONG, "long.txt", "text/plain")
+    async with RawClient(chat_server.base_url) as client:
+        answered = await client.get(target(kept["url"]), f"Range: bytes={said}")
+        first, last = map(
+            int, answered.headers["content-range"].removeprefix("bytes ").removesuffix("/640000").split("-")
+        )
+        assert (answered.status, answered.body) == (206, LONG[first : last + 1])
+        assert answered.headers["content-length"] == str(last + 1 - first)
+        begin, _, end = said.partition("-")
+        wanted = (int(begin), min(int(end or 639_999), 639_999)) if begin else (max(0, 640_000 - int(end)), 639_999)
+        assert (first, last) == wanted
+        assert answered.headers["content-security-policy"] == "default-src 'none'; sandbox"
+
+
+@pytest.mark.parametrize("said", ["640000-", "640000-640001", "999999999999999-", "-0"])
+async def test_a_part_that_there_is_not_is_refused(chat_server: Serving, said: str) -> None:
+    kept = await uploaded(chat_server, LONG, "long.txt", "text/plain")
+    async with RawClient(chat_server.base_url) as client:
+        answered = await client.get(target(kept["url"]), f"Range: bytes={said}")
+        assert (answered.status, answered.code) == (416, "range_not_satisfiable")
+        assert answered.headers["content-range"] == "bytes */640000"
 
 
 async def test_what_is_asked_for_is_verified_and_not_the_host_that_is_named(chat_server: Serving) -> None:

@@ -62,6 +62,7 @@ async def test_a_question_is_answered_and_every_step_is_stored(dialect: str, *, 
         assert kept[2].content == (ToolResultBlock(kept[1].content[-1].id, (TextBlock("3"),)),)
         assert all(message.metadata.status is MessageStatus.COMPLETE for message in kept)
         assert all(message.metadata.usage is not None for message in kept if message.role is Role.ASSISTANT)
+        assert kept[2].metadata.latency_ms is not None
         assert check(kept) == ()
         steps = [type(event) for event in told if type(event).__module__ == "dragoman.turn.values"]
         assert steps == [TurnBegan, AnswerBegan, AnswerEnded, ResultStored, AnswerBegan, AnswerEnded, TurnEnded]

@@ -10,7 +10,8 @@ line, behind the address that the server gave itself, and never behind the ``Hos
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 import msgspec
@@ -23,9 +24,11 @@ from dragoman.server.asking import identifier, text_param
 from dragoman.server.endpoint import Endpoint, Media, Query
 from dragoman.server.options import address
 from dragoman.server.principal import principal_of
+from dragoman.server.refusing import Refusal
 from dragoman.server.state import doors_of
 from dragoman.server.uploads import read_form
 
+_RANGE: Final = re.compile(r"(?i:bytes)=(?P<first>[0-9]{0,15})-(?P<last>[0-9]{0,15})")  # only one part
 _UNSORTED: Final = "unsorted"  # where a file is that was uploaded for no thread or run yet
 
 
@@ -92,10 +95,35 @@ async def serve(request: Request) -> Response:
     if direct is not None:
         return RedirectResponse(direct, 307, headers={"cache-control": "private, no-store"})
     opened = await doors.attachments.open(place.bucket, place.path, None)
-    # There is no Range: a file is small enough to be sent whole, and then a thousand ranges cost nothing.
     # Pages of other servers may show it: who has the URL may see the file.
-    ours = {"accept-ranges": "none", "cross-origin-resource-policy": "cross-origin"}
-    return StreamingResponse(_all(opened), headers={**serving_headers(opened), **ours})
+    ours = {"Accept-Ranges": "bytes", "Cross-Origin-Resource-Policy": "cross-origin"}
+    headers = {**serving_headers(opened), **ours}
+    wanted = part_wanted(request.headers.getlist("range"), opened.size) if "if-range" not in request.headers else None
+    if wanted is None:
+        return StreamingResponse(_part(opened, range(opened.size)), headers=headers)
+    if not wanted:
+        await opened.chunks.close()
+        there = {"Content-Range": f"bytes */{opened.size}"}
+        raise Refusal(416, "range_not_satisfiable", f"The file has {opened.size} bytes.", headers=there)
+    told = {"Content-Length": str(len(wanted)), "Content-Range": f"bytes {wanted[0]}-{wanted[-1]}/{opened.size}"}
+    return StreamingResponse(_part(opened, wanted), 206, headers={**headers, **told})
+
+
+def part_wanted(said: Sequence[str], size: int) -> range | None:
+    """The bytes that a ``Range`` asks for, none of them if the file has none such; ``None`` for the whole file.
+
+    Who asks for several parts gets the whole file, so that a thousand of them cost nothing; so does who asks for
+    something that is no range of bytes.
+    """
+    found = _RANGE.fullmatch(said[0]) if len(said) == 1 else None
+    if found is None or found.group("first", "last") == ("", ""):
+        return None
+    first, last = (int(one) if one else None for one in found.group("first", "last"))
+    if first is None:
+        return range(max(0, size - (last or 0)), size)
+    if last is not None and last < first:
+        return None
+    return range(first, size if last is None else min(last + 1, size))
 
 
 def _as_asked(request: Request) -> str:
@@ -104,14 +132,21 @@ def _as_asked(request: Request) -> str:
     return f"{address(doors_of(request).options)}{path}{'?' if query else ''}{query}"
 
 
-async def _all(opened: Opened) -> AsyncIterator[bytes]:
+async def _part(opened: Opened, wanted: range) -> AsyncIterator[bytes]:
+    """Some bytes of a file. Those before are read as well: a file is small, and then every storage is the same."""
+    place = 0
     try:
         async for chunk in opened.chunks:
-            yield chunk
+            if part := chunk[max(0, wanted.start - place) : max(0, wanted.stop - place)]:
+                yield part
+            place += len(chunk)
+            if place >= wanted.stop:
+                break
     finally:
         await opened.chunks.close()
 
 
+_BYTES: Final = Media("application/octet-stream", {"type": "string", "format": "binary"})
 _FORM: Final = Media(
     "multipart/form-data",
     {
@@ -155,7 +190,7 @@ ENDPOINTS = (
         serve,
         name="read_attachment",
         summary="The file that a signed URL names",
-        answers={200: Media("application/octet-stream", {"type": "string", "format": "binary"}), 307: None},
+        answers={200: _BYTES, 206: _BYTES, 307: None},
         query=(Query("token", summary="The right to read it", required=True),),
         public=True,
     ),
