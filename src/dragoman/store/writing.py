@@ -174,12 +174,12 @@ def end_message(session_id: str, draft: Draft, now: datetime) -> Generator[State
     yield from alone_in(session_id)
     rows = yield (
         "SELECT seq, status, EXISTS (SELECT 1 FROM attachment_refs AS f WHERE f.session_id = messages.session_id"
-        " AND f.seq = messages.seq) FROM messages WHERE session_id = ? AND id = ?",
+        " AND f.seq = messages.seq), content_json = '[]' FROM messages WHERE session_id = ? AND id = ?",
         (session_id, draft.columns.id),
     )
     if not rows:
         raise unknown_message(session_id, draft.columns.id)
-    seq, status, has_files = rows[0]
+    seq, status, has_files, was_empty = rows[0]
     if status != MessageStatus.PARTIAL.value:
         what = f"it has ended as {status}"
         raise ConflictError(what, where=f"message {draft.columns.id}", code="message_ended")
@@ -189,8 +189,22 @@ def end_message(session_id: str, draft: Draft, now: datetime) -> Generator[State
         " status = ?, unknown_json = ?, blobs_json = ?, hash = ? WHERE session_id = ? AND seq = ?",
         (*_inserted(session_id, seq, columns)[3:], session_id, seq),
     )
-    for table in ("usage", "blob_refs", *(("attachment_refs",) if has_files else ())):
+    for table in ("usage", *(("attachment_refs",) if has_files else ())):
         yield f"DELETE FROM {table} WHERE session_id = ? AND seq = ?", (session_id, seq)
+    if not was_empty:  # most answers were until now
+        yield from _forgotten(session_id, seq)
+    yield (
+        "UPDATE sessions SET updated_at = ?, indexed_seq = CASE WHEN indexed_seq >= ? THEN ? ELSE indexed_seq END"
+        " WHERE id = ?",
+        (micros(now), seq, seq - 1, session_id),
+    )
+    yield from _beside(session_id, seq, draft)
+    return int(seq)
+
+
+def _forgotten(session_id: str, seq: int) -> Generator[Statement, Rows, None]:
+    """Take back what stands in other tables about the content that a message had so far."""
+    yield "DELETE FROM blob_refs WHERE session_id = ? AND seq = ?", (session_id, seq)
     yield (  # a call that was answered or given up meanwhile stays so
         "DELETE FROM tool_calls WHERE session_id = ? AND seq = ? AND result_seq IS NULL AND status <> 'cancelled'",
         (session_id, seq),
@@ -200,13 +214,6 @@ def end_message(session_id: str, draft: Draft, now: datetime) -> Generator[State
         " WHERE session_id = ? AND result_seq = ?",
         (session_id, seq),
     )
-    yield (
-        "UPDATE sessions SET updated_at = ?, indexed_seq = CASE WHEN indexed_seq >= ? THEN ? ELSE indexed_seq END"
-        " WHERE id = ?",
-        (micros(now), seq, seq - 1, session_id),
-    )
-    yield from _beside(session_id, seq, draft)
-    return int(seq)
 
 
 def _beside(session_id: str, seq: int, draft: Draft) -> Generator[Statement, Rows, None]:
