@@ -317,21 +317,31 @@ class NatsTransport:
         return await self._js.pull_subscribe_bind(consumer=name, stream=self._stream)
 
     async def _pull_from(self, subscription: Any) -> None:
-        """Take letters until something is wrong with the consumer."""
+        """Take letters until something is wrong with the consumer. While some are acknowledged, the next ones come."""
         quiet = 0
-        while True:
-            try:
-                messages = await subscription.fetch(self._batch, timeout=_FETCH_S)
-            except TimeoutError:
-                quiet += 1
-                if quiet % 3 == 0:  # a broker that was wiped does not say so
-                    await subscription.consumer_info()
-                continue
-            quiet = 0
-            await self._take(messages)
+        acknowledging: asyncio.Task[None] | None = None
+        try:
+            while True:
+                try:
+                    messages = await subscription.fetch(self._batch, timeout=_FETCH_S)
+                except TimeoutError:
+                    quiet += 1
+                    if quiet % 3 == 0:  # a broker that was wiped does not say so
+                        await subscription.consumer_info()
+                    continue
+                quiet = 0
+                origins = await self._take(messages)
+                if acknowledging is not None:
+                    await acknowledging
+                if origins is not None:
+                    acknowledging = asyncio.create_task(self._acknowledge_all(messages, origins))
+        finally:
+            if acknowledging is not None:
+                acknowledging.cancel()
+                await asyncio.wait([acknowledging])
 
-    async def _take(self, messages: Sequence[Msg]) -> None:
-        """Commit what has arrived, then acknowledge it, then send the receipts."""
+    async def _take(self, messages: Sequence[Msg]) -> dict[str, list[Key]] | None:
+        """Commit what has arrived; whose outboxes it came from, or nothing if it was not committed."""
         assert self._mail is not None
         found: list[Posted] = []
         origins: dict[str, list[Key]] = {}
@@ -349,12 +359,16 @@ class NatsTransport:
             for message in messages:
                 with contextlib.suppress(*_TROUBLE):
                     await message.nak(delay=1)
-            return
+            return None
         for posted in found:
             self._mail.waking.wake(f"{posted.team_id}/{posted.recipient_id}")
         self._mail.waking.wake(OUTBOX)  # the next ones of their tasks
-        await asyncio.gather(*(self._acknowledge(message) for message in messages))
+        return origins
+
+    async def _acknowledge_all(self, messages: Sequence[Msg], origins: Mapping[str, list[Key]]) -> None:
+        """Tell the senders, and the broker, that letters have arrived."""
         await self._send_receipts(origins)
+        await asyncio.gather(*(self._acknowledge(message) for message in messages))
 
     async def _read(self, message: Msg) -> Posted | None:
         """The letter of a message; what is none is a dead letter, and is not brought again."""
