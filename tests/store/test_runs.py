@@ -176,7 +176,10 @@ async def test_events_that_were_changed_are_found_out(shared_place: Place) -> No
         session = (await store.create_session()).id
         await begin(store, session, "a")
         await store.tell_run(session, "a", 0, ["1"])
+        assert (await store.verify()).is_sound
         await store._write(changed())
+        (damage,) = (await store.verify()).damage
+        assert (damage.session_id, damage.what) == (session, "events of runs from 1: its hash does not fit its content")
         with pytest.raises(DragomanError) as caught:
             await store.run_events(session)
         assert caught.value.code == "damaged"

@@ -449,3 +449,26 @@ def without_person(user_id: str) -> Generator[Statement, Rows, None]:
 def without_events(session_id: str) -> Generator[Statement, Rows, None]:
     """Forget what was told in a session: something that was said in it is to be forgotten."""
     yield "DELETE FROM run_events WHERE session_id = ?", (session_id,)
+
+
+def look(session_id: str) -> Generator[Statement, Rows, list[str]]:
+    """What is wrong with what runs of a session have told, in words. What was swept is not missing."""
+    wrong: list[str] = []
+    after, last = 0, None
+    while rows := (
+        yield (
+            "SELECT first_number, last_number, run_id, hash, events_json FROM run_events WHERE session_id = ?"
+            " AND first_number > ? ORDER BY first_number LIMIT ?",
+            (session_id, after, _PAGE),
+        )
+    ):
+        for row in rows:
+            if last is not None and row[0] <= last:
+                wrong.append(f"event {row[0]} of runs is there twice")
+            try:
+                _events_from(session_id, row)
+            except DamagedError as error:
+                wrong.append(f"events of runs from {row[0]}: {error.what}")
+            last = row[1]
+        after = rows[-1][0]
+    return wrong

@@ -17,7 +17,7 @@ import msgspec
 
 from dragoman.errors import DamagedError, DragomanError, NewerVersionError, UnknownSessionError
 from dragoman.message import InvalidToolUseBlock, Message, Role, ToolResultBlock, ToolUseBlock
-from dragoman.store import entries, trace
+from dragoman.store import entries, runs, trace
 from dragoman.store.attached import files_of
 from dragoman.store.calls import visible
 from dragoman.store.care import Nothing
@@ -173,6 +173,8 @@ def _look(session_id: str, step: Callable[[int], None]) -> Generator[Statement, 
     for what in (yield from entries.look(session_id)):
         look.wrong(None, what)
     for what in (yield from trace.look(session_id)):
+        look.wrong(None, what)
+    for what in (yield from runs.look(session_id)):
         look.wrong(None, what)
     return look
 
