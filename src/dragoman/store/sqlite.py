@@ -542,9 +542,10 @@ class _Writer:
         """What came of the jobs, done in the thread that asks; ``None``, and nothing is done, if that could take long.
 
         A disk that was quick so far may be slow for once, and then the event loop waits for it, once: from then on the
-        writer's thread does it, until the disk has been quick for a while.
+        writer's thread does it, until the disk has been quick for a while. What only passes does not wait for it.
         """
-        if self._slowest_s > _QUICK_S or self._is_lost or not self._jobs.empty():
+        is_passing = all(isinstance(operation, Passing) for operation, _, _ in jobs)
+        if (self._slowest_s > _QUICK_S and not is_passing) or self._is_lost or not self._jobs.empty():
             return None
         if not self._busy.acquire(blocking=False):
             return None
