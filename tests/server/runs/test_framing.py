@@ -67,7 +67,7 @@ def of_lines(stream: str) -> list[dict[str, Any]]:
 
 
 @given(st.lists(EVENTS, max_size=3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_one_event_in_is_one_event_out(events: list[dict[str, Any]]) -> None:
     stream = (
         b": \n\n" + b"".join(frame(at, text_of(event)) for at, event in enumerate(events, 1)) + KEEP_ALIVE
