@@ -64,9 +64,9 @@ def paid(text: str, cost: str, **metadata: Any) -> Message:
 async def everything(store: Store, **session: Any) -> Session:
     """A session that has a row in every table."""
     made = await store.create_session(**session)
-    hello = said("hello", user_message_attachments=Attachment("agent-files", "agent-inputs/a.png", "image/png"))
-    await store.append(made.id, [hello, paid("hi", "0.10"), called("tu_1")], idempotency_key="k")
-    await store.append(made.id, [result("tu_1"), said(LARGE)])
+    await store.append(made.id, [said("hello"), paid("hi", "0.10"), called("tu_1")], idempotency_key="k")
+    file = Attachment("agent-files", "agent-inputs/a.png", "image/png")
+    await store.append(made.id, [result("tu_1"), said(LARGE, user_message_attachments=file)])
     await store.learn_tool_ids(made.id, [("openai", "tu_1", "call_1")])
     await store.take_lease(made.id, "me", 0)
     await store.search("hello")
