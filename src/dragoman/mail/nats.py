@@ -53,7 +53,7 @@ Key = tuple[str, str, str]
 _log: Final = logging.getLogger("dragoman.mail.nats")
 _ROOM: Final = 1024  # for the headers, which count as well
 _MAX_PAYLOAD: Final = 1024 * 1024  # what a server takes unless it is told otherwise
-_FETCH_S: Final = 1.0
+_FETCH_S: Final = 5.0
 _PUBLISH_S: Final = 5.0
 _RECONNECT_S: Final = 0.25
 _ORIGIN: Final = "Dragoman-Origin"
@@ -233,7 +233,7 @@ class NatsTransport:
         """Hand a letter to JetStream, unless it has it already; where it has it, or nothing if that failed."""
         name = "/".join(_key(posted))
         try:
-            if place is not None and await self._is_there(name, place):
+            if place is not None and not _is_doubtful(attempts) and await self._is_there(name, place):
                 return place
             return await self._publish(posted, name, attempts)
         except _TROUBLE as error:
@@ -241,7 +241,7 @@ class NatsTransport:
             return None
 
     async def _is_there(self, name: str, place: int) -> bool:
-        """Whether the broker still has a letter: nobody has asked for it yet, or somebody is about to."""
+        """Whether the broker says that it still has a letter: nobody has asked for it yet, or somebody is about to."""
         assert self._js is not None
         try:
             found = await self._js.get_msg(self._stream, seq=place)
@@ -318,18 +318,14 @@ class NatsTransport:
 
     async def _pull_from(self, subscription: Any) -> None:
         """Take letters until something is wrong with the consumer. While some are acknowledged, the next ones come."""
-        quiet = 0
         acknowledging: asyncio.Task[None] | None = None
         try:
             while True:
                 try:
                     messages = await subscription.fetch(self._batch, timeout=_FETCH_S)
                 except TimeoutError:
-                    quiet += 1
-                    if quiet % 3 == 0:  # a broker that was wiped does not say so
-                        await subscription.consumer_info()
+                    await subscription.consumer_info()  # which fails if the broker has lost it
                     continue
-                quiet = 0
                 origins = await self._take(messages)
                 if acknowledging is not None:
                     await acknowledging
@@ -427,6 +423,14 @@ class NatsTransport:
         if config.get("sync_always"):
             return "power-safe"
         return "replicated-unsynced" if self._replicas > 1 else "process-crash-safe"
+
+
+def _is_doubtful(attempts: int) -> bool:
+    """Whether to send a letter again even though the broker says that it has it: after 4 times, 8, 16, …
+
+    One whose files were damaged may have a message that it will never bring: its consumer has gone past it.
+    """
+    return attempts >= 4 and attempts & (attempts - 1) == 0
 
 
 def _told(task: asyncio.Task[None]) -> None:
