@@ -17,7 +17,7 @@ import pytest
 
 from dragoman.errors import DamagedError, StoreUnusableError
 from dragoman.store import Store, open_store, sqlite
-from dragoman.store.operation import Operation, Passing
+from dragoman.store.operation import Bulk, Operation, Passing
 from tests.store.talk import answered, said, texts, used
 
 _SOON_S = 0.5
@@ -144,6 +144,14 @@ async def test_a_lease_says_nothing_about_the_disk(path: Path) -> None:
         for _ in range(20):
             await thread_of(store, Passing)
         assert await thread_of(store) is not threading.current_thread()
+
+
+@pytest.mark.usefixtures("patient")
+async def test_what_takes_many_steps_is_done_in_the_writers_thread_and_says_nothing_about_the_disk(path: Path) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        await until_here(store)
+        assert await thread_of(store, Bulk, takes_s=2 * _SOON_S) is not threading.current_thread()
+        assert await thread_of(store) is threading.current_thread()
 
 
 async def test_only_leases_are_committed_without_a_sync(path: Path, short_log: int) -> None:

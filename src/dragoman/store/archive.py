@@ -30,7 +30,7 @@ from dragoman.errors import ConflictError, FormatError, JsonError, UnknownSessio
 from dragoman.message import Message
 from dragoman.store import care, collecting, entries, trace
 from dragoman.store.calls import cancel_tool_call, learn_tool_ids, tool_calls, tool_ids
-from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.operation import Rows, Statement, bulk, operation
 from dragoman.store.rows import columns_from, micros, time_from
 from dragoman.store.sessions import create_session, get_session
 from dragoman.store.values import Evaluation, Session, TraceEvent
@@ -485,7 +485,7 @@ async def _add(store: Store, file: IO[bytes], section: _Section) -> None:
             renewed |= await collecting.settled(store, gone)
 
 
-@operation
+@bulk
 def _added(
     store: Store, file: IO[bytes], section: _Section, renewed: dict[str, int]
 ) -> Generator[Statement, Rows, None]:

@@ -24,7 +24,7 @@ import msgspec
 
 from dragoman.errors import DamagedError
 from dragoman.store.lineage import Stretch, lineage
-from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.operation import Rows, Statement, bulk, operation
 from dragoman.store.reading import COLUMNS, Found, found_from
 from dragoman.store.rows import micros
 from dragoman.store.values import Owners
@@ -319,7 +319,7 @@ def unreadable(session_id: str) -> Generator[Statement, Rows, list[Pending]]:
     return [Pending(session_id, after, seq, (), [(seq, hash_)]) for after, seq, hash_ in rows]
 
 
-@operation
+@bulk
 def put(engine: str, pieces: Iterable[Piece]) -> Generator[Statement, Rows, bool]:
     """Add messages to the index; false if somebody else had done so with some of them."""
     was_first = True
@@ -360,7 +360,7 @@ def forget(engine: str, session_id: str, first: int = 1, last: int = 2**62) -> G
     yield from INDEXES[engine].forget(session_id, first, last)
 
 
-@operation
+@bulk
 def forget_everything(engine: str) -> Generator[Statement, Rows, None]:
     """Empty the index, so that it is built anew."""
     yield from INDEXES[engine].empty()

@@ -37,12 +37,26 @@ class Passing(Operation[Result]):
     """Something that matters only while the machine runs: it need not survive a power cut."""
 
 
+class Bulk(Operation[Result]):
+    """Something of many steps. Nobody's event loop waits for it, and how long it takes says nothing of the disk."""
+
+
 def operation(steps: Callable[Given, Generator[Statement, Rows, Result]]) -> Callable[Given, Operation[Result]]:
     """Make a function whose steps are these."""
 
     @functools.wraps(steps)
     def made(*arguments: Given.args, **named: Given.kwargs) -> Operation[Result]:
         return Operation(functools.partial(steps, *arguments, **named))
+
+    return made
+
+
+def bulk(steps: Callable[Given, Generator[Statement, Rows, Result]]) -> Callable[Given, Bulk[Result]]:
+    """The same for many steps."""
+
+    @functools.wraps(steps)
+    def made(*arguments: Given.args, **named: Given.kwargs) -> Bulk[Result]:
+        return Bulk(functools.partial(steps, *arguments, **named))
 
     return made
 

@@ -32,7 +32,7 @@ import msgspec
 
 from dragoman.blobs import Blobs
 from dragoman.errors import DamagedError, DragomanError, FormatError, StorageError, StoreError, StoreUnusableError
-from dragoman.store.operation import LOCKED, Passing, bindable
+from dragoman.store.operation import LOCKED, Bulk, Passing, bindable
 from dragoman.store.schema import migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
 
@@ -545,7 +545,8 @@ class _Writer:
         writer's thread does it, until the disk has been quick for a while. What only passes does not wait for it.
         """
         is_passing = all(isinstance(operation, Passing) for operation, _, _ in jobs)
-        if (self._slowest_s > _QUICK_S and not is_passing) or self._is_lost or not self._jobs.empty():
+        is_long = any(isinstance(operation, Bulk) for operation, _, _ in jobs)
+        if (self._slowest_s > _QUICK_S and not is_passing) or is_long or self._is_lost or not self._jobs.empty():
             return None
         if not self._busy.acquire(blocking=False):
             return None
@@ -578,7 +579,8 @@ class _Writer:
             if isinstance(failed.error, StorageError):
                 self._start_anew()
             return [failed] * len(jobs)
-        if not is_passing:  # which says nothing of the disk
+        is_long = any(isinstance(operation, Bulk) for operation, _, _ in jobs)
+        if not (is_passing or is_long):  # which say nothing of the disk
             self._slowest_s = max(perf_counter() - began, self._slowest_s * _FORGETTING)
         return outcomes
 

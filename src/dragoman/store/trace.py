@@ -28,7 +28,7 @@ from dragoman.errors import DamagedError, FormatError
 from dragoman.ids import derived_ulid
 from dragoman.jsontext import OWN, read_json
 from dragoman.store.calls import visible
-from dragoman.store.operation import Operation, Rows, Statement, operation
+from dragoman.store.operation import Operation, Rows, Statement, bulk, operation
 from dragoman.store.rows import micros, time_from
 from dragoman.store.sessions import unknown_session
 from dragoman.store.values import Evaluation, JudgedTotals, TraceEvent
@@ -271,7 +271,7 @@ def event_from(row: tuple[Any, ...]) -> TraceEvent:
     )
 
 
-@operation
+@bulk
 def append_events(engine: str, rows: Sequence[tuple[Any, ...]]) -> Generator[Statement, Rows, int]:
     """Add events of sessions that are there."""
     there = {SYSTEM}
