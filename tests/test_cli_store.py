@@ -624,7 +624,7 @@ def _commands() -> Iterator[tuple[str, ...]]:
     """Every command, those of a family each with the family's name before it."""
     for name in app:
         if not name.startswith("-"):
-            family = [other for other in app[name] if not other.startswith("-")] if name == "route" else []
+            family = [other for other in app[name] if not other.startswith("-")]
             yield from ((name, other) for other in family) if family else [(name,)]
 
 
