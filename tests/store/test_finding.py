@@ -189,8 +189,10 @@ async def test_files_that_only_one_session_names_are_told_from_those_of_others(s
     await store.append(foreign.id, showing("own"))
     named = await store.named_attachments(first.id, Owners("ann"), "oth")
     assert named.here == {("b", "own")}
-    assert named.elsewhere == {("b", "shared"), ("b", "other"), ("b", "too")}
+    assert named.elsewhere == {("b", "other"), ("b", "too")}
     named = await store.named_attachments(first.id, Owners("ann"), "nowhere/")
+    assert (named.here, named.elsewhere) == ({("b", "own")}, {("b", "too")})
+    named = await store.named_attachments(first.id, Owners("ann"), "sha")  # which the fork shares
     assert (named.here, named.elsewhere) == ({("b", "own")}, {("b", "shared"), ("b", "too")})
     assert (await store.named_attachments(fork.id, Owners("ann"), "x")).here == set()
     await store.delete_session(first.id)

@@ -49,6 +49,12 @@ from dragoman.store.rows import micros, time_from
 Effect = Generator[Statement, Rows, Any] | Operation[Any]  # steps, as an operation has them
 _MAILBOX: Final = "recipient_id = ? AND team_id = ?"
 _COLUMNS: Final = ", ".join(f"l.{name.strip()}" for name in LETTER.split(","))
+_LEASED: Final = f"UPDATE inbox SET lease = ?, available_at = ?, attempts = attempts + 1 WHERE {KEYED}"
+_OF_ONE: Final = (
+    f"SELECT i.attempts, {_COLUMNS} FROM inbox AS i JOIN letters AS l ON l.recipient_id = i.recipient_id"
+    " AND l.team_id = i.team_id AND l.letter_id = i.letter_id"
+    " WHERE i.recipient_id = ? AND i.team_id = ? AND i.letter_id = ?"
+)
 
 
 # --- taking ----------------------------------------------------------------------------------------------------------
@@ -216,17 +222,14 @@ def _handed(
     handed: list[Handed] = []
     for one, number in found:
         key = (recipient_id, team_id, one)
-        counted = yield (
-            f"UPDATE inbox SET lease = ?, available_at = ?, attempts = attempts + 1 WHERE {KEYED} RETURNING attempts",
-            (lease, micros(until), *key),
-        )
-        rows = yield f"SELECT {LETTER} FROM letters WHERE {KEYED}", key
+        yield _LEASED, (lease, micros(until), *key)
+        ((attempts, *row),) = yield _OF_ONE, key
         try:
-            posted = posted_from(rows[0])
+            posted = posted_from(row)
         except DamagedError as error:
-            yield from _buried_unread(key, rows[0], error, f"dead_{lease}_{number}", now)
+            yield from _buried_unread(key, row, error, f"dead_{lease}_{number}", now)
             continue
-        handed.append(Handed(posted=posted, number=number, attempts=counted[0][0], lease=lease, until=until))
+        handed.append(Handed(posted=posted, number=number, attempts=attempts, lease=lease, until=until))
     return handed
 
 
