@@ -26,7 +26,7 @@ def test_nothing_is_built_in_unless_it_is_asked_for_by_name() -> None:
     assert builtin_tools([]) == ()
     with pytest.raises(UnknownToolError, match="There are: list_files"):
         builtin_tools(["rm_rf"])
-    assert len(ToolRegistry(builtin_tools(BUILTIN))) == 5
+    assert len(ToolRegistry(builtin_tools(BUILTIN))) == 6
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from dragoman.message import (
 )
 from dragoman.rules import check
 from dragoman.store import Store, open_store
-from dragoman.tools import Confirmation, tool
+from dragoman.tools import Confirmation, builtin_tools, tool
 from dragoman.turn import Agent, Approval, Pending, ResultStored, TurnBegan, TurnEnded
 from tests.strict import call, say
 from tests.turn.ground import DIALECTS, ground
@@ -526,3 +526,75 @@ async def test_a_turn_that_goes_on_may_be_cancelled_at_any_event(dialect: str, a
         ended = await agent.ask(it.session, "And now?", approvals=decided)
         assert (ended.fault, ended.pending) == (None, ())
         assert fake.refused == []
+
+
+# --- what a person is asked ------------------------------------------------------------------------------------------
+
+QUESTION = {"question": "How many?", "inputs": [{"id": "count", "prompt": "Of them", "type": "number"}]}
+
+
+async def test_a_question_to_the_user_waits_and_is_answered_after_a_restart(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'kept.db'}"
+    async with ground(tmp_path, "anthropic", url=url) as it:
+        fake = it.fakes["anthropic"]
+        _, note = notes()
+        agent = await it.agent(tools=[note, *builtin_tools(["ask_user"])], parks=True)
+        fake.answer_with(call("ask_user", QUESTION), call("note", {"word": "here"}))
+        ended = await agent.ask(it.session, "Order some")
+        question, consent = ended.pending
+        assert (question.why, question.input, consent.why) == ("input", QUESTION, "approval")
+        assert question.answer_schema is not None
+        assert question.answer_schema["properties"] == {"count": {"type": "number", "description": "Of them"}}
+        assert ended.stop_reason is StopReason.TOOL_USE
+        ran, again = notes()
+        tools = [again, *builtin_tools(["ask_user"])]
+        async with open_store(url) as store, Agent(store, settings=it.settings, tools=tools, parks=True) as other:
+            assert await other.pending(it.session) == ended.pending
+            with pytest.raises(FormatError, match="it waits for a result"):
+                await other.ask(it.session, approvals=(Approval(question.call_id, approved=True),))
+            with pytest.raises(FormatError, match="it waits for a consent"):
+                await other.ask(it.session, answers=(given(consent, "yes"),))
+            over = await other.ask(it.session, answers=(given(question, '{"count":3}'),))
+            assert over.pending == (consent,)
+            fake.say("Done.")
+            over = await other.ask(it.session, approvals=(Approval(consent.call_id, approved=True),))
+            assert (over.fault, over.pending, ran) == (None, (), ["here"])
+            kept = await messages(store, it.session)
+        assert [one.role.value for one in kept] == ["user", "assistant", "tool", "tool", "assistant"]
+        assert check(kept) == ()
+        assert "count" in str(fake.bodies[-1])
+        assert fake.refused == []
+
+
+@pytest.mark.parametrize(
+    ("parks", "question", "told"),
+    [
+        (False, QUESTION, "Nobody can be asked here"),
+        (True, {"question": "Which?", "inputs": [{"id": "a", "prompt": "b", "type": "choice"}]}, "has no choices"),
+        (True, {"question": "Which?", "inputs": [{"id": "a", "prompt": "b", "type": "number"}] * 2}, "the same id"),
+    ],
+    ids=["nobody is there", "no choices", "one id twice"],
+)
+async def test_a_question_that_cannot_be_asked_is_an_error_to_the_model(
+    *, parks: bool, question: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=builtin_tools(["ask_user"]), parks=parks)
+        it.fakes["anthropic"].call("ask_user", question)
+        it.fakes["anthropic"].say("Then not.")
+        ended = await agent.ask(it.session, "Order some")
+        assert (ended.pending, ended.llm_calls) == ((), 2)
+        (result,) = (await results(it.store, it.session)).values()
+        assert result.is_error
+        assert told in str(result.content)
+
+
+async def test_a_new_question_gives_up_the_one_of_the_model(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=builtin_tools(["ask_user"]), parks=True)
+        it.fakes["anthropic"].call("ask_user", {"question": "How many?"})
+        (question,) = (await agent.ask(it.session, "Order some")).pending
+        assert (await agent.ask(it.session, "Never mind")).pending == ()
+        with pytest.raises(ConflictError, match="it was given up"):
+            await agent.ask(it.session, answers=(given(question, "3"),))
+        assert it.fakes["anthropic"].refused == []

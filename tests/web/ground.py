@@ -172,7 +172,7 @@ class Site:
         self._stack.callback(listener.close)
         of_agent = {
             "retries": Retries(max_retries=0),
-            "tools": builtin_tools(("read_file", "write_file")),
+            "tools": builtin_tools(("read_file", "write_file", "ask_user")),
             "workspace": self.folder / "work",
         }
         self._doors = await self._stack.enter_async_context(opened_doors(options, self._settings, **of_agent))

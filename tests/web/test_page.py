@@ -213,6 +213,30 @@ async def test_a_tool_is_declined(visitor: Visitor, site: Site) -> None:
     assert await visitor.find(".call .state").inner_text() == "failed"
 
 
+async def test_a_question_of_the_model_is_answered_in_a_form(visitor: Visitor, site: Site) -> None:
+    size = {"id": "size", "prompt": "Which size?", "type": "choice", "choices": ["S", "M"]}
+    count = {"id": "count", "prompt": "How many?", "type": "number"}
+    gift = {"id": "gift", "prompt": "As a present?", "type": "boolean", "required": False}
+    await visitor.open()
+    question = {"question": "What shall I order?", "inputs": [size, count, gift]}
+    site.fakes["anthropic"].answer_with(call("ask_user", question))
+    await visitor.ask("Order some")
+    await visitor.find(".approval", "What shall I order?").wait_for()
+    await visitor.page.reload()
+    await visitor.page.get_by_label("How many?").fill("many")
+    await visitor.press("Answer")
+    await visitor.sees("This has to be a number.")
+    await visitor.page.get_by_label("How many?").fill("3")
+    await visitor.page.get_by_label("Which size?").select_option("M")
+    site.fakes["anthropic"].say("Ordered.")
+    await visitor.press("Answer")
+    await visitor.sees("Ordered.")
+    await visitor.settled()
+    told = json.dumps(site.fakes["anthropic"].bodies[-1])
+    assert json.dumps('{"size":"M","count":3}') in told
+    assert await visitor.find(".approval").count() == 0
+
+
 async def test_two_calls_are_decided_one_after_the_other(visitor: Visitor, site: Site) -> None:
     await visitor.open()
     files = ("a.txt", "b.txt")

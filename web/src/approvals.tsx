@@ -1,10 +1,11 @@
-// What a run waits for: calls that somebody has to allow, one decision for each, sent together.
+// What a run waits for: calls that somebody has to allow or to answer, one decision for each, sent together.
 import { useState } from "preact/hooks";
 import { Arguments } from "./arguments.tsx";
 import { gist } from "./call.tsx";
 import type { Conversation } from "./conversation.ts";
 import { prettyJson } from "./format.ts";
 import { Icon } from "./icons.tsx";
+import { Question } from "./question.tsx";
 import type { View } from "./view.ts";
 import type { Decision, Interrupt } from "./wire.ts";
 
@@ -20,6 +21,7 @@ export function Approvals({ conversation, view }: { conversation: Conversation; 
     void conversation.decide(view.interrupts.map((one) => all[one.id] as Decision)).then((isTaken) => !isTaken && setDecided({}));
   };
   const number = view.interrupts.length > 1 ? `${view.interrupts.length - open.length + 1} of ${view.interrupts.length}` : null;
+  if (current.reason === "input_required") return <Question key={current.id} interrupt={current} number={number} onDecide={decide} />;
   return <Approval key={current.id} interrupt={current} call={callOf(view, current)} number={number} onDecide={decide} />;
 }
 

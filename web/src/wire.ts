@@ -109,13 +109,20 @@ export interface Interrupt {
   reason: string;
   message?: string;
   toolCallId?: string;
+  responseSchema?: AnswerSchema;
   metadata?: Ours<{ name?: string; input?: unknown }>;
+}
+
+// As far as a form needs it.
+export interface AnswerSchema {
+  properties?: Record<string, { type: string; description?: string; enum?: string[] }>;
+  required?: string[];
 }
 
 export interface Decision {
   interruptId: string;
   status: "resolved" | "cancelled";
-  payload?: { approved: boolean; editedArgs?: unknown; reason?: string };
+  payload?: Record<string, unknown>;
 }
 
 export type Outcome =

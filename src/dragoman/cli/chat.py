@@ -34,8 +34,8 @@ async def chat(
     system
         What the model is told before everything else.
     tool
-        A built-in tool that it may use: read_file, list_files, search_files, write_file or run_command; say it again
-        for more. Those that change something ask first.
+        A built-in tool that it may use: read_file, list_files, search_files, write_file, run_command or ask_user; say
+        it again for more. Those that change something ask first.
     mcp
         An MCP server of the configuration file whose tools it may use; say it again for more. They ask first.
     workspace

@@ -11,6 +11,7 @@
 one rule: nothing here decides what a model is offered. Who assembles the turn does.
 """
 
+from dragoman.tools.asking import answer_schema, problems_of_answer
 from dragoman.tools.builtin import BUILTIN, builtin_tools
 from dragoman.tools.confirmation import Approval, Confirm, Confirmation, ConfirmationPolicy, ConfirmationRequest
 from dragoman.tools.declaring import Preview, Tool, ToolContext, ToolOutput, tool
@@ -33,9 +34,11 @@ __all__ = [
     "ToolRegistry",
     "Workbench",
     "Workspace",
+    "answer_schema",
     "ask_later",
     "builtin_tools",
     "dispatch",
     "needs_consent",
+    "problems_of_answer",
     "tool",
 ]

@@ -2,8 +2,8 @@
 
     builtin_tools(["read_file", "list_files", "search_files"])
 
-All of them work in the workspace of the session. The one rule: a tool belongs here only if nearly every agent needs it
-and it can be bounded; the rest comes from elsewhere.
+All but ``ask_user`` work in the workspace of the session. The one rule: a tool belongs here only if nearly every agent
+needs it and it can be bounded; the rest comes from elsewhere.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from dragoman.errors import UnknownToolError
+from dragoman.tools.asking import ask_user
 from dragoman.tools.commands import run_command
 from dragoman.tools.declaring import Tool
 from dragoman.tools.files import list_files, read_file, search_files, write_file
 
-BUILTIN: Final = {tool.name: tool for tool in (list_files, read_file, run_command, search_files, write_file)}
+BUILTIN: Final = {tool.name: tool for tool in (list_files, read_file, run_command, search_files, write_file, ask_user)}
 
 
 def builtin_tools(names: Iterable[str]) -> tuple[Tool, ...]:

@@ -68,6 +68,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
 
 Run = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]
 PreviewOf = Callable[[dict[str, Any], ToolContext], Preview]
+Asks = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +78,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     timeout_s: float | None = None  # none: as its side effects say
     preview: PreviewOf | None = None
+    asks: Asks | None = None  # of one that a person answers: the schema of the answer to a call
 
     @property
     def name(self) -> str:

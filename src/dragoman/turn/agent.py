@@ -124,7 +124,7 @@ class Agent:
         self.confirm = confirm
         self.confirmation = confirmation
         self.confirm_timeout_s = confirm_timeout_s
-        self.parks = parks  # a call that needs consent ends the turn, in place of waiting for ``confirm``
+        self.parks = parks  # a call that a person decides about ends the turn, in place of waiting for ``confirm``
         self.capability_policy: CapabilityPolicy = capability_policy
         self.describe = describe
         self.timeouts = timeouts or Timeouts()

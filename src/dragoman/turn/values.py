@@ -21,7 +21,7 @@ from dragoman.routing import Decision
 from dragoman.store import Row
 from dragoman.tools import Approval
 
-Why = Literal["caller", "approval"]
+Why = Literal["caller", "approval", "input"]
 NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # of what is not stored yet: the store gives a message its time
 
 
@@ -31,7 +31,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     content: tuple[ContentBlock, ...] = ()  # what the user says; it may begin with @model
     tools: tuple[ToolDefinition, ...] = ()  # of the caller: offered to the model, and never run here
-    answers: tuple[ToolResultBlock, ...] = ()  # what the caller's tools gave, for calls that are pending
+    answers: tuple[
+        ToolResultBlock, ...
+    ] = ()  # to calls that are pending: what the caller's tools gave, what a person said
     answer_ids: dict[str, str] = {}  # what the caller calls the messages of these answers, by call
     approvals: tuple[Approval, ...] = ()  # what somebody decided about calls that are pending
     model: str | None = None  # the model for this turn alone; goes before an @model
@@ -83,12 +85,13 @@ class ResultStored(msgspec.Struct, frozen=True, tag="result_stored"):
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """A call that waits for somebody else: the caller, whose tool it names, or whoever may approve it."""
+    """A call that waits for somebody else: the caller, whose tool it names, or a person to approve or answer it."""
 
     call_id: str
     name: str
     input: dict[str, Any]
     why: Why
+    answer_schema: dict[str, Any] | None = None  # of what a person is asked for
 
 
 class TurnEnded(msgspec.Struct, frozen=True, kw_only=True, tag="turn_ended"):

@@ -1,10 +1,10 @@
-"""Calls that wait for somebody else: those of the caller's tools, and those that somebody has to approve.
+"""Calls that wait for somebody else: those of the caller's tools, and those that a person approves or answers.
 
 A turn whose answer asks for such a call ends, and what is said about the call begins another turn, perhaps in another
 process. Nothing is kept for that but the history: the calls of the last answer that have no result, if nobody has
 spoken since. Of these, one whose tool the agent does not have is the caller's; one whose tool the agent has waits for
-consent, if it needs any; what is left was interrupted by a crash and is never run again. The one rule: a call is
-answered once, by whoever it waits for.
+an answer, if the tool asks somebody, or for consent, if it needs any; what is left was interrupted by a crash and is
+never run again. The one rule: a call is answered once, by whoever it waits for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from dragoman.errors import ConflictError, FormatError, ToolInputError
 from dragoman.message import Message, MessageStatus, Role, ToolResultBlock, ToolUseBlock
 from dragoman.rules import IN_RESULT, Call, calls_of
-from dragoman.tools import Approval, ToolRegistry, Workbench, needs_consent
+from dragoman.tools import Approval, ToolRegistry, Workbench, answer_schema, needs_consent
 from dragoman.turn.late import is_late_note
 from dragoman.turn.values import Asked, Pending, Why
 
@@ -75,31 +75,37 @@ class Waiting:
             return None
         if call.name in self._of_caller:
             return "caller"
+        if self._agent.parks and answer_schema(call, self.tools) is not None:
+            return "input"
         is_undecided = self._agent.parks and call.id not in self.approvals
         return "approval" if is_undecided and needs_consent(call, self.tools, self.bench) else None
 
     def pending(self, calls: Iterable[Call]) -> tuple[Pending, ...]:
         """Those of the calls that wait."""
-        found = [(call, self.why(call)) for call in calls]
-        return tuple(Pending(call.id, call.name, call.input, why) for call, why in found if why is not None)  # type: ignore[union-attr]
+        found = [(call, self.why(call)) for call in calls if isinstance(call, ToolUseBlock)]
+        return tuple(self._pending(call, why) for call, why in found if why is not None)
+
+    def _pending(self, call: ToolUseBlock, why: Why) -> Pending:
+        schema = answer_schema(call, self.tools) if why == "input" else None
+        return Pending(call.id, call.name, call.input, why, schema)
 
 
 def check(asked: Asked, waiting: Mapping[str, Pending], history: Sequence[Message], tools: ToolRegistry) -> None:
     """Refuse what is said about calls that do not wait for it."""
     said: set[str] = set()
-    told: list[tuple[str, Why]] = [
-        *((answer.tool_use_id, "caller") for answer in asked.answers),
-        *((approval.call_id, "approval") for approval in asked.approvals),
+    told: list[tuple[str, bool]] = [
+        *((answer.tool_use_id, False) for answer in asked.answers),
+        *((approval.call_id, True) for approval in asked.approvals),
     ]
-    for call_id, why in told:
+    for call_id, is_approval in told:
         if call_id in said:
             raise _already_answered(call_id, "it is answered twice")
         said.add(call_id)
         found = waiting.get(call_id)
         if found is None:
             raise _not_waiting(call_id, history)
-        if found.why != why:
-            raise _unknown(call_id, "it waits for a result" if found.why == "caller" else "it waits for a consent")
+        if (found.why == "approval") != is_approval:
+            raise _unknown(call_id, "it waits for a result" if is_approval else "it waits for a consent")
     for answer in asked.answers:
         _check_content(answer)
     for approval in asked.approvals:

@@ -60,7 +60,7 @@ interface FieldProps {
   onChange: (text: string) => void;
 }
 
-function Field({ id, input, value, wrong, onChange }: FieldProps) {
+export function Field({ id, input, value, wrong, onChange }: FieldProps) {
   const notes = [isRequired(input) ? "" : "may be left out", input.sensitive ? "sealed, and never shown again" : "", input.sensitive && input.default !== undefined ? "empty takes what was proposed" : ""].filter(Boolean);
   const said = { id, value, "aria-invalid": wrong !== null, "aria-describedby": `${id}-note`, onInput: (event: Event) => onChange((event.currentTarget as HTMLInputElement).value) };
   return (

@@ -23,12 +23,14 @@ from dragoman.errors import UnknownMessageError
 from dragoman.message import Message, Role, TextBlock, ToolResultBlock
 from dragoman.server.refusing import Refusal
 from dragoman.server.runs.given import Given, MessageGiven, ResumeGiven
+from dragoman.server.runs.telling import INPUT_REQUIRED
 from dragoman.store import Session, Store
 from dragoman.store.runs import Run
-from dragoman.tools import Approval
+from dragoman.tools import Approval, problems_of_answer
 from dragoman.transcripts.parts import wire_id_of
 
 _TAIL: Final = 100
+_DECLINED: Final = "The user declined to answer."
 _PIECE: Final = re.compile(r"(.+)\.\d+")
 _CHOSEN: Final = re.compile(r"\A\s*@\S+\s+")  # a model
 
@@ -150,10 +152,17 @@ class Decided(msgspec.Struct, frozen=True, rename="camel"):
     reason: str | None = None
 
 
-def approvals_of(resume: Sequence[ResumeGiven], newest: Run | None) -> tuple[Approval, ...]:
-    """What was decided about the calls that the last run was interrupted for: about each of them, or about none."""
+class Resumed(msgspec.Struct, frozen=True):
+    """What was said to the interrupts of a run."""
+
+    approvals: tuple[Approval, ...] = ()
+    answers: tuple[ToolResultBlock, ...] = ()  # to questions
+
+
+def resumed_by(resume: Sequence[ResumeGiven], newest: Run | None) -> Resumed:
+    """What was said about the calls that the last run was interrupted for: about each of them, or about none."""
     if not resume:
-        return ()
+        return Resumed()
     waits = {one["id"]: one for one in newest.interrupts} if newest is not None else {}
     named = [one.interrupt_id for one in resume]
     if len(set(named)) != len(named):
@@ -162,7 +171,20 @@ def approvals_of(resume: Sequence[ResumeGiven], newest: Run | None) -> tuple[App
         raise Refusal(422, "unknown_interrupt", f"Nothing waits for {', '.join(sorted(unknown))[:300]}.")
     if missing := set(waits) - set(named):
         raise Refusal(422, "resume_incomplete", f"Also to be answered: {', '.join(sorted(missing))}.")
-    return tuple(_approval(one, waits[one.interrupt_id]["toolCallId"]) for one in resume)
+    said = [(one, waits[one.interrupt_id]) for one in resume]
+    return Resumed(
+        tuple(_approval(one, wait["toolCallId"]) for one, wait in said if wait["reason"] != INPUT_REQUIRED),
+        tuple(_answer(one, wait) for one, wait in said if wait["reason"] == INPUT_REQUIRED),
+    )
+
+
+def refuse_messages_to_questions(answers: Iterable[MessageGiven], newest: Run | None) -> None:
+    """A question is answered by a resume, whose payload is checked, and not by a message."""
+    waits = newest.interrupts if newest is not None else ()
+    questions = {one["toolCallId"] for one in waits if one["reason"] == INPUT_REQUIRED}
+    for answer in answers:
+        if tool_id_for(answer.call_id or "") in questions:
+            raise Refusal(422, "unknown_tool_use", f"Call {answer.call_id} waits for a resume.")
 
 
 def _approval(said: ResumeGiven, call_id: str) -> Approval:
@@ -173,3 +195,11 @@ def _approval(said: ResumeGiven, call_id: str) -> Approval:
     except msgspec.ValidationError as error:
         raise Refusal(422, "invalid_resume", f"The payload for {said.interrupt_id}: {error}.") from None
     return Approval(call_id, decided.approved, decided.edited_args, decided.reason)
+
+
+def _answer(said: ResumeGiven, wait: dict[str, Any]) -> ToolResultBlock:
+    if said.status == "cancelled":
+        return ToolResultBlock(wait["toolCallId"], (TextBlock(_DECLINED),), is_error=True)
+    if problems := problems_of_answer(wait["responseSchema"], said.payload):
+        raise Refusal(422, "invalid_resume", f"The payload for {said.interrupt_id}: {'; '.join(problems)}.")
+    return ToolResultBlock(wait["toolCallId"], (TextBlock(msgspec.json.encode(said.payload).decode()),))

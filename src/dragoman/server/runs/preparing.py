@@ -30,7 +30,7 @@ from dragoman.message import (
     VideoBlock,
 )
 from dragoman.server.refusing import Refusal
-from dragoman.server.runs.continuing import New, approvals_of, new_of
+from dragoman.server.runs.continuing import New, new_of, refuse_messages_to_questions, resumed_by
 from dragoman.server.runs.given import File, Given, MessageGiven, Words, bytes_of
 from dragoman.store import Session
 from dragoman.store.runs import Run
@@ -71,15 +71,16 @@ class Preparing:
         given = self._given
         new = await new_of(self._doors.store, self._session, given)
         self._check_roles(new)
-        approvals = approvals_of(given.resume, newest)
+        refuse_messages_to_questions(new.answers, newest)
+        resumed = resumed_by(given.resume, newest)
         imported = self._imported(new.imported)
         content, files = await self._content(new.asked)
         terms = {
             "content": content,
             "attachments": files,
-            "answers": [await self._answer(one) for one in new.answers],
+            "answers": [*[await self._answer(one) for one in new.answers], *resumed.answers],
             "answer_ids": {tool_id_for(one.call_id or ""): one.id for one in new.answers},
-            "approvals": approvals,
+            "approvals": resumed.approvals,
             "tools": given.tools,
             "context": given.context,
             "model": given.model,

@@ -44,6 +44,7 @@ from dragoman.turn import AnswerBegan, AnswerEnded, Pending, ResultStored, TurnB
 
 PROTOCOL_VERSION: Final = "1.0"
 STEP: Final = "answer"
+INPUT_REQUIRED: Final = "input_required"  # the reason of an interrupt that asks for values
 RESPONSE_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -89,7 +90,9 @@ class Telling:
     def take(self, event: TurnEvent, at_ms: int) -> list[Event]:
         """What one event of the turn becomes. Its end becomes nothing here: see below."""
         match event:
-            case TurnBegan() | TurnEnded():
+            case TurnBegan():
+                return [self._result(row.message, at_ms) for row in event.answers if _is_of_resume(row.message)]
+            case TurnEnded():
                 return []
             case AnswerBegan():
                 return [*self._closed(at_ms), self._step_started(event, at_ms)]
@@ -163,7 +166,7 @@ class Telling:
     def interrupted(
         self, ended: TurnEnded, messages: list[dict[str, Any]] | None, state: Any, at_ms: int
     ) -> list[Event]:
-        """The last events of a turn that waits for somebody's consent. ``messages`` are those of the thread."""
+        """The last events of a turn that waits for a person. ``messages`` are those of the thread."""
         told = self._left_open(at_ms)
         if messages is not None:
             told.append(_event("MESSAGES_SNAPSHOT", at_ms, messages=messages))
@@ -197,19 +200,25 @@ class Telling:
 
 
 def interrupts_of(ended: TurnEnded) -> tuple[dict[str, Any], ...]:
-    """What a turn waits for, as interrupts: one for each call that needs consent."""
-    return tuple(_interrupt(pending) for pending in ended.pending if pending.why == "approval")
+    """What a turn waits for, as interrupts: one for each call that a person decides about."""
+    return tuple(_interrupt(pending) for pending in ended.pending if pending.why != "caller")
 
 
 def _interrupt(pending: Pending) -> dict[str, Any]:
+    is_input = pending.why == "input"
     return {
         "id": interrupt_id(pending.call_id),
-        "reason": "tool_call",
-        "message": f"May {pending.name} be run?",
+        "reason": INPUT_REQUIRED if is_input else "tool_call",
+        "message": pending.input.get("question", pending.name) if is_input else f"May {pending.name} be run?",
         "toolCallId": pending.call_id,
-        "responseSchema": RESPONSE_SCHEMA,
+        "responseSchema": pending.answer_schema if is_input else RESPONSE_SCHEMA,
         "metadata": {KEY: {"name": pending.name, "input": pending.input}},
     }
+
+
+def _is_of_resume(answer: Message) -> bool:
+    """Whether an answer came without a message of the client, which therefore does not have it."""
+    return answer.metadata.message_id is None
 
 
 def interrupt_id(call_id: str) -> str:
