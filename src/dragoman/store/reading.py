@@ -21,6 +21,7 @@ COLUMNS: Final = (
     "session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status, unknown_json,"
     " blobs_json, hash"
 )
+LITTLE: Final = 100  # messages of a page that is read with a few steps
 _NO_PLACE: Final = 2**62  # greater than the number of any message
 
 

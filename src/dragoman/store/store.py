@@ -41,7 +41,7 @@ from dragoman.store.finding import FindingMethods
 from dragoman.store.indexes import Filters
 from dragoman.store.keys import KeyMethods
 from dragoman.store.operation import Rows, Statement
-from dragoman.store.reading import Found
+from dragoman.store.reading import LITTLE, Found
 from dragoman.store.recent import Recent
 from dragoman.store.repricing import RepricingMethods
 from dragoman.store.rows import hash_of, message_from
@@ -73,7 +73,6 @@ Result = TypeVar("Result")
 Operation = operation.Operation[Result] | Generator[Statement, Rows, Result]  # the latter can be run once only
 _UNCHANGED: Final[Any] = object()
 _message: Final = value.unchecked(Message)
-_LITTLE: Final = 100  # messages of a page that is read with a few steps
 _UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -326,7 +325,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
 
     async def history(self, session_id: str, page: int = 500) -> AsyncIterator[Row]:
         """Every message of a session, in order, a page at a time."""
-        after, size = 0, min(page, _LITTLE)  # most sessions are short
+        after, size = 0, min(page, LITTLE)  # most sessions are short
         while rows := await self.read(session_id, after, size):
             for row in rows:
                 yield row
@@ -335,7 +334,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
             after, size = rows[-1].seq, page
 
     async def _page(self, page: Operation[list[Found | Row]], limit: int) -> list[Row]:
-        return await self._rows(await (self._read_little if limit <= _LITTLE else self._read)(page))
+        return await self._rows(await (self._read_little if limit <= LITTLE else self._read)(page))
 
     async def _stored(self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], Operation[Result]]) -> Result:
         """Store messages, after what they keep outside."""

@@ -17,14 +17,13 @@ from dragoman.store import entries as room
 from dragoman.store.calls import learn_tool_ids, tool_ids
 from dragoman.store.leases import release_lease
 from dragoman.store.operation import Operation, Rows, Statement, operation
-from dragoman.store.reading import Found, page_after
+from dragoman.store.reading import LITTLE, Found, page_after
 from dragoman.store.recent import Recent
 from dragoman.store.searching import Searching
 from dragoman.store.sessions import get_session
 from dragoman.store.values import Row, Session
 from dragoman.store.writing import Draft, drafts_from, end_message
 
-_LITTLE: Final = 100  # messages that are read in the same step as the rest
 _MUCH: Final = 500  # messages that are read at a time, where there are more
 
 ToolId = tuple[str, str, str]
@@ -56,7 +55,7 @@ class TurnMethods:
         """A session, its history, and what providers call its calls; ``UnknownSessionError`` if it is not there."""
         session, found, ids = await self._read_little(_opened(session_id, self._recent))
         rows = page = await self._rows(found)
-        size = _LITTLE
+        size = LITTLE
         while len(page) == size:
             size = _MUCH
             page = await self.read(session_id, rows[-1].seq, size)
@@ -94,7 +93,7 @@ def _opened(
     session_id: str, recent: Recent
 ) -> Generator[Statement, Rows, tuple[Session, list[Found | Row], list[ToolId]]]:
     session = yield from get_session(session_id)
-    found = (yield from page_after(session_id, 0, _LITTLE, recent)) if session.last_seq else []
+    found = (yield from page_after(session_id, 0, LITTLE, recent)) if session.last_seq else []
     return session, found, (yield from tool_ids(session_id))
 
 

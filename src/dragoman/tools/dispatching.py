@@ -94,11 +94,6 @@ class Workbench:
         self._in_use = 0  # dispatches that are not over
 
     @property
-    def is_empty(self) -> bool:
-        """Whether nothing would be lost with it: no answer that holds for the session, no tool that may still end."""
-        return not self.answers and not self._left
-
-    @property
     def is_idle(self) -> bool:
         """Whether nothing would be missed without it: nobody runs, nobody is asked, nothing was allowed for long."""
         return not (self.answers or self._left or self.asking.locked() or self._in_use)

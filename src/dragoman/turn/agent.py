@@ -53,7 +53,7 @@ from dragoman.window import SUMMARY_ABOVE_TOKENS
 
 LOCAL: Final = "local"  # the provider that is a process on this machine
 MAX_STEPS: Final = 25
-MOST_BENCHES: Final = 1_000
+MOST_BENCHES: Final = 256  # before those are let go that nobody would miss
 SAMPLES_FOR_S: Final = 10.0
 MOST_USERS: Final = 1_000  # whose samples are remembered
 UNPRICED: Final = "unpriced"  # the pricing version of what no table has a price for
@@ -68,7 +68,6 @@ FIRST_CHOICES: Final = (
     "openrouter:deepseek/deepseek-v3",
     "local:smollm2-135m",
 )
-_BENCHES: Final = 256  # that are kept, before those are let go that nobody would miss
 _PENDING_WITHIN: Final = 200  # messages: one answer asks for fewer things
 _log: Final = logging.getLogger("dragoman.turn")
 
@@ -317,9 +316,6 @@ class Agent:
     def bench(self, session_id: str, user_id: str | None) -> Workbench:
         """What the tool calls of a session share."""
         found = self._benches.get(session_id)
-        if found is None and len(self._benches) >= _BENCHES:
-            for idle in [name for name, bench in self._benches.items() if bench.is_idle]:
-                del self._benches[idle]
         if found is None:
             self._let_go_of_benches()
             found = self._benches[session_id] = Workbench(
@@ -333,9 +329,9 @@ class Agent:
         return found
 
     def _let_go_of_benches(self) -> None:
-        """Forget those on which nothing lies, once there are many: a server sees more sessions than it can remember."""
+        """Forget those that are idle, once there are many: a server sees more sessions than it can remember."""
         if len(self._benches) >= MOST_BENCHES:
-            for session_id in [own for own, bench in self._benches.items() if bench.is_empty]:
+            for session_id in [own for own, bench in self._benches.items() if bench.is_idle]:
                 del self._benches[session_id]
 
     def came_late(self, session_id: str, note: Message) -> None:
