@@ -140,7 +140,7 @@ def test_keys_are_given_as_a_text() -> None:
     assert sealing.names() == ("b", "a")
     key, box = Sealing.from_text(f"a:{KEY}").seal("x")
     assert sealing.open(key, box) == "x"
-    assert KEY not in repr(sealing._keys)
+    assert KEY not in repr(sealing._known())
     for bad in ("", "a", "a:short", f"a:{KEY},a:{OTHER}", f"a:{KEY},"):
         with pytest.raises(SettingsError) as caught:
             Sealing.from_text(bad)

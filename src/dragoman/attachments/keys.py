@@ -10,11 +10,8 @@ is in this file and in memory, and nowhere else; a file that others can read is 
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import secrets
-import shlex
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +19,11 @@ import msgspec
 
 from dragoman.attachments.values import MAX_TTL_S
 from dragoman.errors import SettingsError
+from dragoman.keyfile import KeyFile
 
 _SECRET_BYTES: Final = 32
+_MISSING: Final = "it holds no signing keys"
+_REMEDY: Final = "Delete it; a new one is made"
 _GIVEN: Final = re.compile(r"(?P<kid>[A-Za-z0-9_-]{1,32}):(?P<secret>[!-+\--~]{32,})")
 
 
@@ -46,9 +46,10 @@ class SigningKeys:
     """All keys that are known, by their names; the first one signs."""
 
     def __init__(self, keys: tuple[SigningKey, ...], file: Path | None = None) -> None:
-        self._keys = keys
-        self._file = file
-        self._seen: tuple[int, ...] = ()
+        self._given = keys
+        self._file: KeyFile[SigningKey] | None = None
+        if file is not None:
+            self._file = KeyFile(file, SigningKey, _new_key, missing=_MISSING, remedy=_REMEDY)
 
     @classmethod
     def in_file(cls, file: Path) -> SigningKeys:
@@ -84,47 +85,10 @@ class SigningKeys:
             raise SettingsError("these keys are kept elsewhere", remedy="Change them there", code="invalid_key")
         kept = () if forget else tuple(_retired(key, now) for key in self._known())
         kept = tuple(key for key in kept if key.retired_at is None or key.retired_at + MAX_TTL_S > now)
-        self._replace((_new_key(), *kept), self._file)
+        self._file.replace((_new_key(), *kept))
 
     def _known(self) -> tuple[SigningKey, ...]:
-        if self._file is not None:
-            try:
-                self._read(self._file)
-            except FileNotFoundError:
-                self._make(self._file)
-                self._read(self._file)
-        return self._keys
-
-    def _read(self, file: Path) -> None:
-        status = file.stat()
-        seen = (status.st_ino, status.st_mtime_ns, status.st_size)
-        if seen == self._seen:
-            return
-        with file.open("rb") as opened:
-            _refuse_if_readable_by_others(file, os.fstat(opened.fileno()))
-            text = opened.read()
-        try:
-            self._keys = msgspec.json.decode(text, type=tuple[SigningKey, ...])
-        except msgspec.MsgspecError:
-            self._keys = ()
-        if not self._keys:
-            raise SettingsError(
-                "it holds no signing keys", where=str(file), remedy="Delete it; a new one is made", code="invalid_key"
-            )
-        self._seen = seen
-
-    def _make(self, file: Path) -> None:
-        """Write the first key, unless another process was faster."""
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        made = _written((_new_key(),), file)
-        try:
-            with contextlib.suppress(FileExistsError):
-                os.link(made, file)
-        finally:
-            made.unlink()
-
-    def _replace(self, keys: tuple[SigningKey, ...], file: Path) -> None:
-        _written(keys, file).replace(file)
+        return self._given if self._file is None else self._file.keys()
 
 
 def _new_key() -> SigningKey:
@@ -133,24 +97,3 @@ def _new_key() -> SigningKey:
 
 def _retired(key: SigningKey, now: float) -> SigningKey:
     return key if key.retired_at is not None else SigningKey(key.kid, key.secret, now)
-
-
-def _written(keys: tuple[SigningKey, ...], beside: Path) -> Path:
-    """A file with these keys that nobody else can read, under a name of its own."""
-    made = beside.with_name(f".{beside.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(keys))
-        file.flush()
-        os.fsync(descriptor)
-    return made
-
-
-def _refuse_if_readable_by_others(file: Path, status: os.stat_result) -> None:
-    if os.name == "posix" and (status.st_mode & 0o077 or status.st_uid not in (os.geteuid(), 0)):
-        raise SettingsError(
-            "others on this machine can read it, or it is somebody else's, and it holds keys",
-            where=str(file),
-            remedy=f"Delete it, and a new one is made; or run: chmod 600 {shlex.quote(str(file))}",
-            code="unsafe_config",
-        )

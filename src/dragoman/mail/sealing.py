@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import hmac
 import os
 import re
 import secrets
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +28,7 @@ import msgspec
 
 from dragoman import settings
 from dragoman.errors import DamagedError, SettingsError
+from dragoman.keyfile import KeyFile
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 KEYS_VARIABLE: Final = "DRAGOMAN_MAIL_KEYS"
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
+_MISSING: Final = "it holds no keys that letters are sealed with"
+_REMEDY: Final = "Put the right file there; without its keys nothing that was sealed can be opened"
 _GIVEN: Final = re.compile(r"(?P<name>[A-Za-z0-9_-]{1,32}):(?P<key>[A-Za-z0-9+/_-]{43}=?)")
 
 
@@ -46,6 +47,10 @@ class SealingKey(msgspec.Struct, frozen=True):
     name: str
     key: bytes
 
+    def __post_init__(self) -> None:
+        if len(self.key) != _KEY_BYTES:
+            raise ValueError(f"a key has {_KEY_BYTES} bytes")
+
     def __repr__(self) -> str:
         return f"SealingKey({self.name!r})"
 
@@ -54,9 +59,10 @@ class Sealing:
     """All keys that are known; the first one seals."""
 
     def __init__(self, keys: tuple[SealingKey, ...], file: Path | None = None) -> None:
-        self._keys = keys
-        self._file = file
-        self._seen: tuple[int, ...] = ()
+        self._given = keys
+        self._file: KeyFile[SealingKey] | None = None
+        if file is not None:
+            self._file = KeyFile(file, SealingKey, _new_key, missing=_MISSING, remedy=_REMEDY)
 
     @classmethod
     def in_file(cls, file: Path) -> Sealing:
@@ -129,50 +135,11 @@ class Sealing:
         if self._file is None:
             raise SettingsError("these keys are kept elsewhere", remedy="Change them there", code="invalid_key")
         made = _new_key()
-        _written((made, *self._known()), self._file).replace(self._file)
+        self._file.replace((made, *self._known()))
         return made.name
 
-    # --- the file ----------------------------------------------------------------------------------------------------
-
     def _known(self) -> tuple[SealingKey, ...]:
-        if self._file is not None:
-            try:
-                self._read(self._file)
-            except FileNotFoundError:
-                self._make(self._file)
-                self._read(self._file)
-        return self._keys
-
-    def _read(self, file: Path) -> None:
-        status = file.stat()
-        seen = (status.st_ino, status.st_mtime_ns, status.st_size)
-        if seen == self._seen:
-            return
-        with file.open("rb") as opened:
-            _refuse_if_readable_by_others(file, os.fstat(opened.fileno()))
-            text = opened.read()
-        try:
-            self._keys = msgspec.json.decode(text, type=tuple[SealingKey, ...])
-        except msgspec.MsgspecError:
-            self._keys = ()
-        if not self._keys or any(len(key.key) != _KEY_BYTES for key in self._keys):
-            raise SettingsError(
-                "it holds no keys that letters are sealed with",
-                where=str(file),
-                remedy="Put the right file there; without its keys nothing that was sealed can be opened",
-                code="invalid_key",
-            )
-        self._seen = seen
-
-    def _make(self, file: Path) -> None:
-        """Write the first key, unless another process was faster."""
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        made = _written((_new_key(),), file)
-        try:
-            with contextlib.suppress(FileExistsError):
-                os.link(made, file)
-        finally:
-            made.unlink()
+        return self._given if self._file is None else self._file.keys()
 
 
 def sealing_for(store: Any, environment: Mapping[str, str] = os.environ) -> Sealing:
@@ -212,24 +179,3 @@ def _cipher(key: bytes) -> AESGCM:
             code="missing_package",
         ) from None
     return AESGCM(key)
-
-
-def _written(keys: tuple[SealingKey, ...], beside: Path) -> Path:
-    """A file with these keys that nobody else can read, under a name of its own."""
-    made = beside.with_name(f".{beside.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(keys))
-        file.flush()
-        os.fsync(descriptor)
-    return made
-
-
-def _refuse_if_readable_by_others(file: Path, status: os.stat_result) -> None:
-    if os.name == "posix" and (status.st_mode & 0o077 or status.st_uid not in (os.geteuid(), 0)):
-        raise SettingsError(
-            "others on this machine can read it, or it is somebody else's, and it holds keys",
-            where=str(file),
-            remedy=f"Run: chmod 600 {shlex.quote(str(file))}",
-            code="unsafe_config",
-        )
