@@ -391,7 +391,7 @@ def give_up_sending(dead: DeadLetter, posted: Posted, told: Sequence[Posted], no
     key = key_of(posted)
     yield from keep(posted, now)
     yield from received(key)
-    yield f"DELETE FROM task_needs WHERE {KEYED}", key
+    yield from tasks.forget_needs(key)
     yield from bury(dead)
     for one in told:
         yield from posting(one, now, away=away)

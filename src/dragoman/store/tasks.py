@@ -12,7 +12,7 @@ from datetime import datetime
 
 from dragoman.errors import ConflictError
 from dragoman.letters.kept import Posted
-from dragoman.store.letters import KEYED, Steps, key_of, locked
+from dragoman.store.letters import KEYED, Key, Steps, locked
 from dragoman.store.operation import Rows, Statement
 from dragoman.store.rows import micros
 
@@ -106,6 +106,6 @@ def _let_go(recipient_id: str, team_id: str, letter_id: str) -> Steps:
         )
 
 
-def forget_needs(posted: Posted) -> Steps:
+def forget_needs(key: Key) -> Steps:
     """A letter waits for nothing any more."""
-    yield f"DELETE FROM task_needs WHERE {KEYED}", key_of(posted)
+    yield f"DELETE FROM task_needs WHERE {KEYED}", key
