@@ -37,7 +37,7 @@ from dragoman.bus.catalogue import (
     payload_from,
     type_from,
 )
-from dragoman.bus.lineage import Lineage, subject_of
+from dragoman.bus.lineage import WITH_SUBJECT, Lineage, subject_of
 from dragoman.bus.values import SYSTEM, Actor, Event, Filter, Payload, Sensitivity
 from dragoman.errors import BusError, DragomanError, EventError
 from dragoman.ids import UlidSource
@@ -277,8 +277,8 @@ class Bus:
             turn_id=turn_id,
             parent_event_id=parent.id if isinstance(parent, Event) else parent,
             type=said.event_type,
-            actor=_actor(said, actor),
-            sensitivity=_sensitivity(said, sensitivity),
+            actor=said.actor if actor is None else _actor(said, actor),
+            sensitivity=said.sensitivity() if sensitivity is None else _sensitivity(said, sensitivity),
             payload=payload,
             payload_json=data,
         )
@@ -293,9 +293,10 @@ class Bus:
                 where=f"event {event.type}",
                 remedy="Let the event loop run between events, or leave the fast path to subscribers that are fast",
             )
+        if not self._waiting:  # else that was said already
+            self._is_quiet.clear()
+            self._news.set()
         self._waiting.append((event, but_not))
-        self._is_quiet.clear()
-        self._news.set()
 
     # --- subscribers -------------------------------------------------------------------------------------------------
 
@@ -480,19 +481,15 @@ async def _ended_in_time(tasks: set[asyncio.Task[None]], timeout_s: float) -> No
             await asyncio.wait(late)
 
 
-def _actor(payload: Payload, said: Actor | str | None) -> Actor:
-    if said is None:
-        return payload.actor
+def _actor(payload: Payload, said: Actor | str) -> Actor:
     try:
         return Actor(said)
     except ValueError as error:
         raise EventError(str(error), where=f"event {payload.event_type}") from None
 
 
-def _sensitivity(payload: Payload, said: Sensitivity | str | None) -> Sensitivity:
+def _sensitivity(payload: Payload, said: Sensitivity | str) -> Sensitivity:
     least = payload.sensitivity()
-    if said is None:
-        return least
     try:
         wanted = Sensitivity(said)
     except ValueError as error:
@@ -527,7 +524,8 @@ class Scope:
         """Say that something happened in this turn; ``None`` if it was dropped."""
         if parent is None:
             name = SPELLINGS.get(what, what) if isinstance(what, str) else what.event_type
-            parent = self.lineage.parent_of(name, subject_of(payload if isinstance(what, str) else what))
+            subject = subject_of(payload if isinstance(what, str) else what) if name in WITH_SUBJECT else ""
+            parent = self.lineage.parent_of(name, subject)
         event = self.bus.emit(
             what,
             payload,

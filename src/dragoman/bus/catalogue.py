@@ -815,9 +815,9 @@ def payload_from(name: str, plain: Mapping[str, Any], catalogue: Mapping[str, ty
 def checked(payload: AnyPayload) -> tuple[AnyPayload, bytes]:
     """The payload as its type has it, and as JSON; ``EventError`` if a field is not what its type says."""
     try:
-        for name in payload.__struct_fields__:
-            if isinstance(number := getattr(payload, name), float) and not math.isfinite(number):
-                raise ValueError(f"{number} is not a number - at `$.{name}`")  # JSON would have made it null
+        for place, number in enumerate(msgspec.structs.astuple(payload)):
+            if isinstance(number, float) and not math.isfinite(number):  # JSON would have made it null
+                raise ValueError(f"{number} is not a number - at `$.{payload.__struct_fields__[place]}`")
         data = msgspec.json.encode(payload)
         return msgspec.json.decode(data, type=type(payload)), data
     except (msgspec.MsgspecError, TypeError, ValueError) as error:

@@ -23,6 +23,10 @@ _BEGINS: Final = (
 )
 _ENDS_A_STEP: Final = ("tool.completed", "tool.failed", "tool_input_invalid", "delegate.completed", "delegate.failed")
 _OF_A_CALL: Final = frozenset((*_BEGINS[:-1], *_ENDS_A_STEP, "tool.completed_late"))
+WITH_SUBJECT: Final = _OF_A_CALL | {
+    "eval.completed",
+    "eval.failed",
+}  # those whose parent depends on what they are about
 
 
 class Lineage:

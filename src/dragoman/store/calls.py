@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dragoman.message import InvalidToolUseBlock, Message, ToolResultBlock, ToolUseBlock
-from dragoman.store.lineage import lineage
+from dragoman.store.lineage import Stretch, lineage
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.rows import micros, time_from
 from dragoman.store.sessions import alone_in
@@ -143,8 +143,13 @@ def cancel_tool_call(session_id: str, call_id: str, now: datetime) -> Generator[
 @operation
 def tool_ids(session_id: str) -> Generator[Statement, Rows, list[tuple[str, str, str]]]:
     """What each provider calls the calls of a session, in the order in which it was learned."""
+    return (yield from tool_ids_within((yield from lineage(session_id))))
+
+
+def tool_ids_within(stretches: Sequence[Stretch]) -> Generator[Statement, Rows, list[tuple[str, str, str]]]:
+    """The same of a history whose stretches are known."""
     learned: list[tuple[str, str, str]] = []
-    for stretch in (yield from lineage(session_id)):
+    for stretch in stretches:
         rows = yield (
             "SELECT provider, tool_id, provider_id FROM tool_ids WHERE session_id = ? ORDER BY number",
             (stretch.session_id,),

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.errors import UnknownMessageError
-from dragoman.store.lineage import gone, lineage
+from dragoman.store.lineage import Stretch, gone, lineage
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.recent import Recent
 from dragoman.store.rows import Columns
@@ -50,8 +50,16 @@ def page_after(
     session_id: str, after_seq: int, limit: int, recent: Recent
 ) -> Generator[Statement, Rows, list[Found | Row]]:
     """The messages behind a place, in order; those that were read lately as they are."""
+    return (yield from page_within((yield from lineage(session_id)), after_seq, limit, recent))
+
+
+def page_within(
+    stretches: Sequence[Stretch], after_seq: int, limit: int, recent: Recent
+) -> Generator[Statement, Rows, list[Found | Row]]:
+    """The same of a history whose stretches are known."""
     found: list[Found | Row] = []
-    for stretch in (yield from lineage(session_id)):
+    session_id = stretches[-1].session_id
+    for stretch in stretches:
         first, wanted = max(after_seq + 1, stretch.first), limit - len(found)
         is_own = stretch.session_id == session_id
         if (first <= stretch.last or is_own) and wanted > 0:

@@ -14,10 +14,11 @@ import msgspec
 
 from dragoman.message import Message
 from dragoman.store import entries as room
-from dragoman.store.calls import learn_tool_ids, tool_ids
+from dragoman.store.calls import learn_tool_ids, tool_ids_within
 from dragoman.store.leases import release_lease
+from dragoman.store.lineage import Stretch, lineage
 from dragoman.store.operation import Operation, Rows, Statement, operation
-from dragoman.store.reading import LITTLE, Found, page_after
+from dragoman.store.reading import LITTLE, Found, page_within
 from dragoman.store.recent import Recent
 from dragoman.store.searching import Searching
 from dragoman.store.sessions import get_session
@@ -93,8 +94,12 @@ def _opened(
     session_id: str, recent: Recent
 ) -> Generator[Statement, Rows, tuple[Session, list[Found | Row], list[ToolId]]]:
     session = yield from get_session(session_id)
-    found = (yield from page_after(session_id, 0, LITTLE, recent)) if session.last_seq else []
-    return session, found, (yield from tool_ids(session_id))
+    if not session.last_seq:  # where nothing was said, nothing was called
+        return session, [], []
+    is_alone = session.parent_session_id is None and not session.parent_seq
+    stretches = [Stretch(session_id, 1, session.last_seq)] if is_alone else (yield from lineage(session_id))
+    found = yield from page_within(stretches, 0, LITTLE, recent)
+    return session, found, (yield from tool_ids_within(stretches))
 
 
 @operation

@@ -247,7 +247,7 @@ async def _decided(
     if decision.refusal is not None and any(one["reason"] == "provider_unavailable" for one in decision.tried):
         decision = decide(facts, policy, agent.registry, samples=samples)  # rather one that failed lately than nobody
     tell(scope, _started(decision.facts))
-    tell(scope, "route.decided", decision.payload((time.perf_counter() - began) * 1000))
+    tell(scope, _route(decision, (time.perf_counter() - began) * 1000))
     if decision.refusal is not None and decision.refusal.code == "routing_constraint_failure":
         tell(scope, "routing_constraint_failure", decision.refusal.payload())
     try:
@@ -300,6 +300,15 @@ def _started(facts: TurnFacts) -> catalogue.TurnStarted:
         estimated_input_tokens=facts.estimated_input_tokens,
         has_images=facts.has_images,
         has_tool_calls_in_history=facts.has_tool_calls_in_history,
+    )
+
+
+def _route(decision: Decision, elapsed_ms: float) -> catalogue.RouteDecided:
+    return catalogue.RouteDecided(
+        chosen_model=decision.chosen_model,
+        winner_index=decision.winner_index,
+        elapsed_ms=elapsed_ms,
+        chain=decision.chain,  # type: ignore[arg-type]  written down, the slots are the steps
     )
 
 
