@@ -356,16 +356,18 @@ class MessageMetadata(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
 
     def check_made(self) -> None:
         super().check_made()
-        msgspec.structs.force_setattr(self, "status", MessageStatus(self.status))
+        if type(self.status) is not MessageStatus:
+            msgspec.structs.force_setattr(self, "status", MessageStatus(self.status))
         if self.extra is not None:
             check_plain(self.extra, "extra")
         if self.provider_raw is not None:
             check_plain(self.provider_raw, "provider_raw")
         if self.latency_ms is not None and not math.isfinite(self.latency_ms):
             raise ValueError(f"latency_ms: {self.latency_ms} is not a time")
-        attachments = self.attachments  # one is written as itself, several as a list, none not at all
-        told = attachments if len(attachments) > 1 else attachments[0] if attachments else None
-        msgspec.structs.force_setattr(self, "user_message_attachments", told)
+        if self.user_message_attachments is not None:
+            attachments = self.attachments  # one is written as itself, several as a list, none not at all
+            told = attachments if len(attachments) > 1 else attachments[0] if attachments else None
+            msgspec.structs.force_setattr(self, "user_message_attachments", told)
 
     @property
     def attachments(self) -> tuple[Attachment, ...]:
@@ -393,7 +395,8 @@ class Message(Value, metaclass=MadeByHand, frozen=True, omit_defaults=False):
         super().check_made()
         if type(self.role) is not Role:
             msgspec.structs.force_setattr(self, "role", Role(self.role))
-        msgspec.structs.force_setattr(self, "content", blocks_from(self.content))
+        if (blocks := blocks_from(self.content)) is not self.content:
+            msgspec.structs.force_setattr(self, "content", blocks)
         if self.created_at.tzinfo is not UTC:
             msgspec.structs.force_setattr(self, "created_at", _in_utc(self.created_at))
 

@@ -93,10 +93,9 @@ class Value(
 
     def check_made(self) -> None:
         """Raise ``ValueError`` if what was made by hand cannot be written down."""
-        for name in self.__struct_fields__:
-            text = getattr(self, name)
+        for number, text in enumerate(msgspec.structs.astuple(self)):
             if type(text) is str and not text.isascii():
-                check_text(text, name)
+                check_text(text, self.__struct_fields__[number])
 
 
 class MadeByHand(msgspec.StructMeta):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import itertools
 import os
 import threading
 import time
@@ -91,9 +92,12 @@ async def test_a_disk_that_is_not_known_yet_is_written_to_in_the_writers_thread(
 async def test_what_many_ask_for_together_is_written_in_the_writers_thread(path: Path) -> None:
     async with open_store(f"sqlite:///{path}") as store:
         await until_here(store)
-        threads = await asyncio.gather(*(thread_of(store) for _ in range(16)))
+        first, *threads = await asyncio.gather(*(thread_of(store) for _ in range(16)))
+        assert first is threading.current_thread()  # nobody could know that others would come
         assert threading.current_thread() not in threads
         assert len(set(threads)) == 1
+        threads = await asyncio.gather(*(thread_of(store) for _ in range(16)))
+        assert threading.current_thread() not in threads
 
 
 @pytest.mark.usefixtures("patient")
@@ -103,10 +107,30 @@ async def test_what_few_ask_for_together_is_one_commit_where_it_was_asked_for(
     here = counted_here(monkeypatch)
     async with open_store(f"sqlite:///{path}") as store:
         await until_here(store)
+        await asyncio.gather(*(thread_of(store) for _ in range(3)))
         here.clear()
         threads = await asyncio.gather(*(thread_of(store) for _ in range(3)))
         assert set(threads) == {threading.current_thread()}
         assert len(here) == 1
+
+
+@pytest.mark.usefixtures("patient")
+async def test_others_have_their_turn_while_somebody_writes_one_thing_after_another(path: Path) -> None:
+    done: list[int] = []
+
+    async def write() -> None:
+        for number in range(40):
+            await thread_of(store)
+            done.append(number)
+
+    async with open_store(f"sqlite:///{path}") as store:
+        await until_here(store)
+        writing = asyncio.create_task(write())
+        seen = []
+        while not writing.done():
+            await asyncio.sleep(0)
+            seen.append(len(done))
+        assert max(after - before for before, after in itertools.pairwise(seen)) <= 8
 
 
 @pytest.mark.usefixtures("patient")
@@ -161,7 +185,8 @@ async def test_only_leases_are_committed_without_a_sync(path: Path, short_log: i
     async with open_store(f"sqlite:///{path}") as store:
         kinds = (Operation, Passing, Passing, Operation, Passing, Operation)
         assert [await store._write(kind(level)) for kind in kinds] == [2, 1, 1, 2, 1, 2]
-        together = await asyncio.gather(store._write(Passing(level)), store._write(Operation(level)))
+        for _ in range(2):  # at first the one is written before anybody knows of the other
+            together = await asyncio.gather(store._write(Passing(level)), store._write(Operation(level)))
         assert together == [2, 2]
 
 

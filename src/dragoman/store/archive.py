@@ -476,7 +476,7 @@ async def _add(store: Store, file: IO[bytes], section: _Section) -> None:
     renewed: dict[str, int] = {}
     while True:
         for draft in _drafts(store, file, section, renewed):
-            await store._keep_large([draft])
+            await store._keep_large(draft)
         try:
             await store._write(_added(store, file, section, renewed))
             store.searching.soon()

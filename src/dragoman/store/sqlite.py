@@ -47,6 +47,7 @@ _PAGE_SIZE: Final = 2048  # a message seldom fills a whole number of pages: with
 _BUSY_MS: Final = 60_000
 _MOST_AT_ONCE: Final = 512
 _FEW: Final = 4  # that are written where they were asked for, rather than while the others of the loop go on
+_CROWDED: Final = 2  # turns of the loop, after one in which several have written
 _READERS: Final = 2
 _LOG_PAGES: Final = 1_000  # in the log beside the database, before they are copied into it
 _LOG_BYTES: Final = 8 * 1024 * 1024  # that the log keeps of the disk when it begins anew, after it had to grow
@@ -88,6 +89,9 @@ class SqliteStore(Store):
         self._writer: _Writer | None = None
         self._reader: _Reader | None = None  # that reads where it is asked
         self._asked_now: list[Job] = []  # what one turn of the event loop has asked to be written
+        self._crowded = 0  # turns of the loop in which several are expected to write
+        self._kept_by: asyncio.Task[Any] | None = None  # who has written where it was asked for in this turn of it,
+        self._kept = 0  # and how often
 
     async def open(self) -> None:
         connection = await asyncio.to_thread(self._opened)
@@ -117,43 +121,65 @@ class SqliteStore(Store):
             await asyncio.to_thread(thread.join)
 
     async def _write(self, operation: Operation[Result]) -> Result:
-        loop, future = self._promised(operation)
+        if not self._threads:
+            raise self._not_open()
+        loop = asyncio.get_running_loop()
+        if not (self._crowded or self._asked_now) and self._may_wait(loop):
+            outcomes = self._writer.committed_here([operation])  # type: ignore[union-attr]
+            if outcomes is not None:
+                return cast("Result", _outcome(outcomes[0]))
+        future = loop.create_future()
         waiting = self._asked_now
         if not waiting:
             loop.call_soon(self._hand_over)  # whoever else is about to write comes first
         elif waiting[0][1] is not loop:
             self._writing.put([(operation, loop, future)])
-            return await future
+            return cast("Result", await future)
         waiting.append((operation, loop, future))
-        return await future
+        return cast("Result", await future)
+
+    def _may_wait(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether the loop may be kept waiting for one write more: of one task, and not often before it goes on."""
+        task = asyncio.current_task(loop)
+        if self._kept_by is None:
+            loop.call_soon(self._go_on)
+            self._kept_by, self._kept = task, 0
+        elif self._kept_by is not task:
+            self._crowded = _CROWDED
+            return False
+        self._kept += 1
+        return self._kept <= _FEW
+
+    def _go_on(self) -> None:
+        self._kept_by = None
 
     def _hand_over(self) -> None:
-        """Write what was asked for: here, if it is one thing and will not take long, or else in the writer's thread."""
+        """Write what was asked for: here, if it is little and will not take long, or else in the writer's thread."""
         jobs, self._asked_now = self._asked_now, []
+        self._crowded = _CROWDED if len(jobs) > 1 else max(0, self._crowded - 1)
         is_here = len(jobs) <= _FEW and self._writer is not None
-        if is_here and (outcomes := self._writer.committed_here(jobs)) is not None:  # type: ignore[union-attr]
+        asked = [operation for operation, _, _ in jobs]
+        if is_here and (outcomes := self._writer.committed_here(asked)) is not None:  # type: ignore[union-attr]
             _resolve([(future, outcome) for (_, _, future), outcome in zip(jobs, outcomes, strict=True)])
             return
         self._writing.put(jobs)  # together, so that the thread does not begin with the first one alone
 
     async def _read(self, operation: Operation[Result]) -> Result:
-        loop, future = self._promised(operation)
+        if not self._threads:
+            raise self._not_open()
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
         self._reading.put((operation, loop, future))
-        return await future
+        return cast("Result", await future)
 
     async def _read_little(self, operation: Operation[Result]) -> Result:
         outcome = self._reader.read_here(operation) if self._reader is not None and self._threads else _NOT_HERE
         if outcome is _NOT_HERE:
             return await self._read(operation)
-        if isinstance(outcome, _Failed):
-            raise outcome.error
-        return cast("Result", outcome)
+        return cast("Result", _outcome(outcome))
 
-    def _promised(self, _: Operation[Result]) -> tuple[asyncio.AbstractEventLoop, asyncio.Future[Result]]:
-        if not self._threads:
-            raise StoreUnusableError("it is not open", where=self._where, remedy="Use it inside 'async with'")
-        loop = asyncio.get_running_loop()
-        return loop, loop.create_future()
+    def _not_open(self) -> StoreUnusableError:
+        return StoreUnusableError("it is not open", where=self._where, remedy="Use it inside 'async with'")
 
     @property
     def _where(self) -> str:
@@ -499,6 +525,7 @@ class _Writer:
 
     def _follow(self, connection: apsw.Connection) -> None:
         """Copy the log into the database when nobody waits for it, rather than in the middle of a commit."""
+        connection.set_busy_timeout(0)  # but where somebody wants to wait
 
         def note(_: apsw.Connection, __: str, pages: int) -> int:
             self._log_pages = pages
@@ -512,7 +539,7 @@ class _Writer:
             jobs, is_over = self._waiting(self._jobs.get())
             if jobs:
                 with self._busy:
-                    outcomes = self._committed(jobs) or []
+                    outcomes = self._committed([operation for operation, _, _ in jobs]) or []
                 by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
                 for (_, loop, future), outcome in zip(jobs, outcomes, strict=True):
                     by_loop.setdefault(loop, []).append((future, outcome))
@@ -538,29 +565,27 @@ class _Writer:
                 return jobs, False
         return jobs, True
 
-    def committed_here(self, jobs: list[Job]) -> list[Any] | None:
-        """What came of the jobs, done in the thread that asks; ``None``, and nothing is done, if that could take long.
+    def committed_here(self, asked: list[Operation[Any]]) -> list[Any] | None:
+        """What came of each, done in the thread that asks; ``None``, and nothing is done, if that could take long.
 
         A disk that was quick so far may be slow for once, and then the event loop waits for it, once: from then on the
         writer's thread does it, until the disk has been quick for a while. What only passes does not wait for it.
         """
-        is_passing = all(isinstance(operation, Passing) for operation, _, _ in jobs)
-        is_long = any(isinstance(operation, Bulk) for operation, _, _ in jobs)
-        if (self._slowest_s > _QUICK_S and not is_passing) or is_long or self._is_lost or not self._jobs.empty():
+        if self._is_lost or _has_long(asked) or (self._slowest_s > _QUICK_S and not _is_passing(asked)):
             return None
-        if not self._busy.acquire(blocking=False):
+        if not self._jobs.empty() or not self._busy.acquire(blocking=False):
             return None
         try:
-            return self._committed(jobs, wait=False)
+            return self._committed(asked, wait=False)
         finally:
             self._busy.release()
             if self._log_pages >= _LOG_PAGES:
                 self._jobs.put([])  # to look around
 
-    def _committed(self, jobs: list[Job], *, wait: bool = True) -> list[Any] | None:
-        """What came of each job; if the commit fails, nothing did. ``None`` if others write and we do not wait."""
-        is_passing = all(isinstance(operation, Passing) for operation, _, _ in jobs)
+    def _committed(self, asked: list[Operation[Any]], *, wait: bool = True) -> list[Any] | None:
+        """What came of each; if the commit fails, nothing did. ``None`` if others write and we do not wait."""
         began = perf_counter()
+        is_passing = _is_passing(asked)
         try:
             if self._is_lost:
                 self._connection, self._is_lost, self._is_synced_later = self._reconnect(), False, False
@@ -568,36 +593,32 @@ class _Writer:
             if not self._lock.take(wait=wait):
                 return None
             try:
-                self._sync(later=is_passing)
+                if is_passing is not self._is_synced_later:
+                    self._sync(later=is_passing)
                 if not self._begun(wait=wait):
                     return None
-                outcomes = self._ended(jobs)
+                outcomes = self._ended(asked)
             finally:
                 self._lock.give_back()
         except Exception as error:  # noqa: BLE001  it is raised where it was asked for
             failed = _Failed(_translated(error, self._connection))
             if isinstance(failed.error, StorageError):
                 self._start_anew()
-            return [failed] * len(jobs)
-        is_long = any(isinstance(operation, Bulk) for operation, _, _ in jobs)
-        if not (is_passing or is_long):  # which say nothing of the disk
+            return [failed] * len(asked)
+        if not (is_passing or _has_long(asked)):  # which say nothing of the disk
             self._slowest_s = max(perf_counter() - began, self._slowest_s * _FORGETTING)
         return outcomes
 
     def _sync(self, *, later: bool) -> None:
         """Have what is committed next on the disk when the commit returns, or with the commit after it."""
-        if later is not self._is_synced_later:
-            self._connection.execute(_SYNC_LATER if later else self._sync_at_once)
-            self._is_synced_later = later
+        self._connection.execute(_SYNC_LATER if later else self._sync_at_once)
+        self._is_synced_later = later
 
-    def _ended(self, jobs: list[Job]) -> list[Any]:
-        """Do the jobs in the transaction that has begun, and commit it."""
+    def _ended(self, asked: list[Operation[Any]]) -> list[Any]:
+        """Do everything in the transaction that has begun, and commit it."""
         connection = self._connection
         try:
-            if len(jobs) == 1:
-                outcomes = [_ran(connection, jobs[0][0])]
-            else:
-                outcomes = [self._alone(operation) for operation, _, _ in jobs]
+            outcomes = [_ran(connection, asked[0])] if len(asked) == 1 else list(map(self._alone, asked))
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
@@ -608,15 +629,16 @@ class _Writer:
     def _begun(self, *, wait: bool) -> bool:
         """Whether it is our turn to write, among programs that do not know our lock."""
         if wait:
-            self._connection.execute("BEGIN IMMEDIATE")
-            return True
-        self._connection.set_busy_timeout(0)
+            self._connection.set_busy_timeout(_BUSY_MS)
         try:
             self._connection.execute("BEGIN IMMEDIATE")
         except apsw.BusyError:
+            if wait:
+                raise
             return False
         finally:
-            self._connection.set_busy_timeout(_BUSY_MS)
+            if wait:
+                self._connection.set_busy_timeout(0)
         return True
 
     def _alone(self, operation: Operation[Any]) -> Any:
@@ -637,11 +659,26 @@ class _Writer:
             self._connection.close()
 
 
+def _is_passing(asked: list[Operation[Any]]) -> bool:
+    return isinstance(asked[0], Passing) and all(isinstance(one, Passing) for one in asked)
+
+
+def _has_long(asked: list[Operation[Any]]) -> bool:
+    return any(isinstance(one, Bulk) for one in asked) if len(asked) > 1 else isinstance(asked[0], Bulk)
+
+
 class _Failed:
     """An outcome that is an error."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+def _outcome(given: Any) -> Any:
+    """What came of it, where it was asked for."""
+    if isinstance(given, _Failed):
+        raise given.error
+    return given
 
 
 def _is_full(error: Exception, connection: apsw.Connection) -> bool:

@@ -9,7 +9,7 @@ is as safe as ``durability`` says.
 from __future__ import annotations
 
 import functools
-import secrets
+import os
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -64,7 +64,7 @@ from dragoman.store.values import (
     TotalsBy,
     Verification,
 )
-from dragoman.store.writing import Draft
+from dragoman.store.writing import Draft, End
 
 if TYPE_CHECKING:
     from dragoman.store.mail import MailRoom
@@ -73,6 +73,7 @@ Result = TypeVar("Result")
 Operation = operation.Operation[Result] | Generator[Statement, Rows, Result]  # the latter can be run once only
 _UNCHANGED: Final[Any] = object()
 _message: Final = value.unchecked(Message)
+_MOST_ENDS: Final = 4_096
 _UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -93,7 +94,8 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         self.searching = Searching(self)
         self.entries = EntriesRoom(self)
         self._recent = Recent()
-        self._ids = UlidSource(lambda: time.time_ns() // 1_000_000, lambda: secrets.randbits(80))
+        self._ends: dict[str, End] = {}  # of sessions, when they were last added to here: others may have been there
+        self._ids = UlidSource(lambda: time.time_ns() // 1_000_000, lambda: int.from_bytes(os.urandom(10)))
 
     @functools.cached_property
     def mail(self) -> MailRoom:
@@ -271,12 +273,19 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
                 now=self.clock(),
                 expected_seq=expected_seq,
                 idempotency_key=idempotency_key,
+                end=self._ends.get(session_id),
             ),
         )
-        if places.are_new:
+        if places.end is not None:
+            self._remember_end(session_id, places.end)
             self.searching.soon()
             return [Row(seq, message) for seq, message in zip(places.seqs, owned, strict=True)]
         return await self._rows(await self._read(reading.at(session_id, places.seqs)))
+
+    def _remember_end(self, session_id: str, end: End) -> None:
+        if len(self._ends) >= _MOST_ENDS:
+            self._ends.clear()
+        self._ends[session_id] = end
 
     def _owned(self, session_id: str, message: Message) -> Message:
         if message.session_id == session_id:
@@ -339,17 +348,18 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
     async def _stored(self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], Operation[Result]]) -> Result:
         """Store messages, after what they keep outside."""
         while True:
-            await self._keep_large(drafts)
+            for draft in drafts:
+                if draft.columns.blobs:
+                    await self._keep_large(draft)
             try:
                 return await self._write(change(drafts))
             except writing.LetGoError as gone:
                 drafts = await collecting.after(self, drafts, gone)
 
-    async def _keep_large(self, drafts: Sequence[Draft]) -> None:
+    async def _keep_large(self, draft: Draft) -> None:
         """What is too large for a row is safe outside before a row names it."""
-        for draft in drafts:
-            for sha256, data in draft.columns.blobs.items():
-                await self.blobs.put(sha256, data)
+        for sha256, data in draft.columns.blobs.items():
+            await self.blobs.put(sha256, data)
 
     async def _rows(self, found: Iterable[Found | Row]) -> list[Row]:
         rows = []

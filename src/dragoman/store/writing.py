@@ -26,13 +26,16 @@ _INSERT: Final = (
     "INSERT INTO messages (session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status,"
     " unknown_json, blobs_json, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+_MOVE_END: Final = "UPDATE sessions SET last_seq = ?, last_message_id = ?, updated_at = ? WHERE id = ?"
+
+End = tuple[int, str]  # of a session: its last place, and the greatest id in it
 
 
 class Places(msgspec.Struct, frozen=True):
     """Where messages are in their session."""
 
     seqs: list[int]
-    are_new: bool  # false if they were there before
+    end: End | None  # of the session with them; none if they were there before
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -56,40 +59,62 @@ def append(
     now: datetime,
     expected_seq: int | None = None,
     idempotency_key: str | None = None,
+    end: End | None = None,
 ) -> Generator[Statement, Rows, Places]:
     """Add messages at the end of a session, and say which places they have.
 
     With a key, or with the id of a message that is there already: the same again changes nothing and gives the same
-    places; something else under that name is a ``ConflictError``.
+    places; something else under that name is a ``ConflictError``. ``end`` is where the session is believed to end,
+    which saves looking.
     """
+    if end is not None and idempotency_key is None and expected_seq in (None, end[0]) and _are_behind(drafts, end[1]):
+        moved = end[0] + len(drafts), drafts[-1].columns.id
+        is_there = yield (
+            f"{_MOVE_END} AND last_seq = ? AND last_message_id = ? RETURNING last_seq",
+            (*moved, micros(now), session_id, *end),
+        )
+        if is_there:
+            return (yield from _put(session_id, end[0] + 1, drafts, moved))
     last_seq, newest = yield from alone_in(session_id)
     fingerprint = b""
     if idempotency_key is not None:
         fingerprint = _fingerprint(drafts)
         known = yield from _known_by_key(session_id, idempotency_key, fingerprint)
         if known is not None:
-            return Places(known, are_new=False)
+            return Places(known, end=None)
     known = yield from _known_by_id(session_id, drafts, newest)
     if known is not None:
-        return Places(known, are_new=False)
+        return Places(known, end=None)
     if expected_seq is not None and last_seq != expected_seq:
         what = f"it has {last_seq} messages, not {expected_seq}"
         raise ConflictError(what, where=f"session {session_id}", remedy="Read what is new, and try again")
-    first = last_seq + 1
-    for seq, draft in enumerate(drafts, first):
-        yield _INSERT, _inserted(session_id, seq, draft.columns)
-        yield from _beside(session_id, seq, draft)
-    yield (
-        "UPDATE sessions SET last_seq = ?, last_message_id = ?, updated_at = ? WHERE id = ?",
-        (last_seq + len(drafts), max(newest, *(draft.columns.id for draft in drafts)), micros(now), session_id),
-    )
+    moved = last_seq + len(drafts), max(newest, *(draft.columns.id for draft in drafts))
+    yield _MOVE_END, (*moved, micros(now), session_id)
+    places = yield from _put(session_id, last_seq + 1, drafts, moved)
     if idempotency_key is not None:
         yield (
             "INSERT INTO idempotency (session_id, key, fingerprint, first_seq, last_seq, created_at)"
             " VALUES (?, ?, ?, ?, ?, ?)",
-            (session_id, idempotency_key, fingerprint, first, first + len(drafts) - 1, micros(now)),
+            (session_id, idempotency_key, fingerprint, places.seqs[0], places.seqs[-1], micros(now)),
         )
-    return Places(list(range(first, first + len(drafts))), are_new=True)
+    return places
+
+
+def _are_behind(drafts: Sequence[Draft], newest: str) -> bool:
+    """Whether each id is greater than the one before, so that none is there already."""
+    for draft in drafts:
+        if draft.columns.id <= newest:
+            return False
+        newest = draft.columns.id
+    return True
+
+
+def _put(session_id: str, first: int, drafts: Sequence[Draft], end: End) -> Generator[Statement, Rows, Places]:
+    """The rows of messages that have their places."""
+    for seq, draft in enumerate(drafts, first):
+        yield _INSERT, _inserted(session_id, seq, draft.columns)
+        yield from _beside(session_id, seq, draft)
+    return Places(list(range(first, first + len(drafts))), end)
 
 
 def _inserted(session_id: str, seq: int, columns: Columns) -> tuple[Any, ...]:
