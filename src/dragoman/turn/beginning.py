@@ -304,11 +304,12 @@ def _started(facts: TurnFacts) -> catalogue.TurnStarted:
 
 
 def _route(decision: Decision, elapsed_ms: float) -> catalogue.RouteDecided:
+    """Written down, the slots of a decision are the steps of the event."""
     return catalogue.RouteDecided(
         chosen_model=decision.chosen_model,
         winner_index=decision.winner_index,
         elapsed_ms=elapsed_ms,
-        chain=decision.chain,  # type: ignore[arg-type]  written down, the slots are the steps
+        chain=decision.chain,  # type: ignore[arg-type]
     )
 
 

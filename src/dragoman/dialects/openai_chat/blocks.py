@@ -58,12 +58,15 @@ def notes_of_message(role: Role, blocks: list[ContentBlock], wire: dict[str, Any
     if shown:
         notes["shown"] = shown
     content = wire.get("content", ABSENT)
+    natural = natural_message(role, blocks, notes, reply=reply)
     if isinstance(content, list) and (role is not Role.USER or len(content) < 2):
         notes["form"] = "list"
-    elif content != natural_message(role, blocks, notes, reply=reply)["content"]:
+    elif content != natural["content"]:
         forms = {ABSENT: "absent", None: "null", "": "empty"}
         notes["form"] = forms.get(content) if not isinstance(content, list) else "list"
-    return noted(NAME, natural_message(role, blocks, notes, reply=reply), wire, **notes)
+    if "form" in notes:
+        natural = natural_message(role, blocks, notes, reply=reply)
+    return noted(NAME, natural, wire, **notes)
 
 
 def _shown_again(blocks: list[ContentBlock], wire: dict[str, Any]) -> list[str]:

@@ -27,7 +27,7 @@ from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.losses import sayable
-from dragoman.dialects.parts.residue import difference, noted, notes_of, restored
+from dragoman.dialects.parts.residue import difference, kept, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
 from dragoman.event import judged
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
@@ -69,8 +69,8 @@ def read_reply(body: dict[str, Any]) -> Reply:
         fault = read_error(None, {}, body)
         raw = noted(NAME, write_error(fault).wire, body, form="error")
         return Reply(stop_reason=StopReason.ERROR, fault=fault, provider_raw=raw)
-    reply, _ = reply_from(body, Conversation())
-    return _judged(reply)
+    reply, _ = reply_from(body, Conversation(), is_judged=True)
+    return reply
 
 
 def _judged(reply: Reply) -> Reply:
@@ -129,9 +129,14 @@ def write_reply(reply: Reply) -> Written:
 
 
 def reply_from(
-    body: dict[str, Any], conversation: Conversation, origin: str | None = None, **known: Any
+    body: dict[str, Any],
+    conversation: Conversation,
+    origin: str | None = None,
+    *,
+    is_judged: bool = False,
+    **known: Any,
 ) -> tuple[Reply, list[tuple[Place, ContentBlock]]]:
-    """The reply, not judged yet, and where on the wire each of its blocks stood."""
+    """The reply, and where on the wire each of its blocks stood."""
     choices = [an_object(choice, "$.choices") for choice in a_list(body.get("choices"), "$.choices")]
     choice = choices[0] if choices else {}
     message = choice.get("message")
@@ -149,23 +154,21 @@ def reply_from(
         content=tuple(blocks),
         stop_reason=stop_reason,
         stop_sequence=stop_sequence,
-        usage=read_usage(body),
-        model=text_or_none(body.get("model")),
+        **({"usage": read_usage(body), "model": text_or_none(body.get("model"))} | known),
         fault=fault,
-    ).replace(**known)
+    )
     found = _judged(reply)  # how it will be written
     rest = {key: value for key, value in body.items() if key != "choices"}
     beside = {key: value for key, value in choice.items() if key != "message" or form == "no message"}
-    raw = noted(
+    raw = kept(  # no two answers have the same id: there is always a difference
         NAME,
-        natural_reply(reply),
-        rest,
+        difference(natural_reply(reply), rest),
         form=form,
         choice=difference(natural_choice(found), beside) if choices else None,
         message=notes_of_message(Role.ASSISTANT, first, message, reply=True) if form is None else None,
         others=others or None,
     )
-    return reply.replace(provider_raw=raw), placed
+    return (found if is_judged else reply).replace(provider_raw=raw), placed
 
 
 def _without_calls(
@@ -295,7 +298,10 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _first_count(*values: Any) -> int:
-    return next((value for value in values if count_of(value)), 0)
+    for value in values:
+        if type(value) is int and value > 0:
+            return value
+    return 0
 
 
 def _cost(value: Any) -> Decimal | None:

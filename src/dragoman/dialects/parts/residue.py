@@ -22,6 +22,7 @@ The one rule: restored(w, difference(w, x)) is x, whatever w and x are.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from typing import Any, Final
@@ -36,14 +37,18 @@ Residue = dict[str, Any]
 
 def noted(dialect: str, written: Any, wire: Any, **notes: Any) -> ProviderRaw | None:
     """What to keep in ``provider_raw``: the residue, and whatever else the dialect wants to remember."""
-    residue = None if _are_the_same(written, wire) else difference(written, wire)
-    kept = {name: note for name, note in notes.items() if note is not None}
+    return kept(dialect, None if _are_the_same(written, wire) else difference(written, wire), **notes)
+
+
+def kept(dialect: str, residue: Residue | None, **notes: Any) -> ProviderRaw | None:
+    """The same with a residue that is known."""
+    noted = {name: note for name, note in notes.items() if note is not None}
     if residue is not None:
-        kept["residue"] = residue
-    if not kept:
+        noted["residue"] = residue
+    if not noted:
         return None
-    raw = {"dialect": dialect, **kept}
-    if any(type(note) is dict or type(note) is list for note in kept.values()):
+    raw = {"dialect": dialect, **noted}
+    if any(type(note) is dict or type(note) is list for note in noted.values()):
         check_plain(raw, "provider_raw")  # not every value of ours does, nor does an event
     return raw
 
@@ -75,7 +80,11 @@ def difference(written: Any, wire: Any) -> Residue | None:
             if (part := difference(ours, theirs)) is not None
         }
         return {"at": parts} if parts else None
-    if type(written) is type(wire) and type(wire) is not list and repr(written) == repr(wire):  # 0.0 is not -0.0
+    kind = type(wire)
+    if kind is str or kind is int:
+        if type(written) is kind and written == wire:
+            return None
+    elif type(written) is kind and kind is not list and repr(written) == repr(wire):  # 0.0 is not -0.0
         return None
     return {"is": wire, "was": fingerprint(written)}
 
@@ -117,5 +126,16 @@ def restored(written: Any, residue: Residue | None) -> Any:
 
 def fingerprint(value: Any) -> str:
     """What a value is recognised by, short and the same everywhere."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))  # takes what a wire may hold and msgspec does not
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    if type(value) is str and len(value) < _LONG or value is None or type(value) is int:
+        return _known_fingerprint(value)  # what we would write is most often one of a few words
+    return _fingerprint(value)
+
+
+def _fingerprint(value: Any) -> str:
+    return hashlib.sha256(_text_of(value).encode()).hexdigest()[:16]
+
+
+_LONG: Final = 64
+_known_fingerprint: Final = functools.lru_cache(maxsize=512, typed=True)(_fingerprint)
+# Takes what a wire may hold and msgspec does not.
+_text_of: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
