@@ -57,4 +57,4 @@ async def test_no_statement_reads_a_whole_mailbox(
         for step in steps:
             assert not step.startswith("SCAN") or "CONSTANT ROW" in step, (sql, steps)
             if whole in step:  # all of a mailbox, but in the order in which it is handed out
-                assert "inbox_ready" in step or "mailboxes" in step, (sql, steps)
+                assert "inbox_free" in step or "mailboxes" in step, (sql, steps)

@@ -136,7 +136,7 @@ async def taken_back(place: Place) -> None:
         for sql in (
             "DROP TABLE attachment_refs",
             "DROP INDEX messages_by_name",
-            "DELETE FROM dragoman_steps WHERE number = 6",
+            "DELETE FROM dragoman_steps WHERE number >= 6",
         ):
             await store._write(rows_of(sql))
 

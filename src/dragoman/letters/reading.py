@@ -2,6 +2,7 @@
 
     read_letter(data) -> Letter     JsonError, or LetterError with every problem, its place and what was expected
     write_letter(letter) -> bytes   the canonical JSON: the fields in their order, what was not given left out
+    reread(letter)                  both in one: a letter that was made, as it will be read, and its JSON
     warnings_of(letter)             what is odd about a letter that is taken all the same
     hints_from(data)                what can be told of bytes that are no letter: who sent them, and about what
 
@@ -237,14 +238,22 @@ _KNOWN_CONTEXT: Final = frozenset(KnownContext.__struct_fields__)
 def _wrong_context(letter: Letter) -> Iterator[Problem]:
     if not letter.context or _KNOWN_CONTEXT.isdisjoint(letter.context):
         return
+    try:
+        msgspec.convert(letter.context, KnownContext)
+    except msgspec.ValidationError:
+        yield from _wrong_in_context(letter.context)
+
+
+def _wrong_in_context(context: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is wrong with each of the known keys of a context."""
     for name, hint, given in _context_fields():
-        if name not in letter.context:
+        if name not in context:
             continue
         try:
-            msgspec.convert(letter.context[name], given)
+            msgspec.convert(context[name], given)
         except msgspec.ValidationError as error:
             place = str(error).partition(" - at `$")[2].rstrip("`")
-            got = "something else in it" if place else _kind_of(letter.context[name], hint)
+            got = "something else in it" if place else _kind_of(context[name], hint)
             yield Problem(f"$.context.{name}{place}", f"expected {expected(hint)}, got {got}")
 
 
@@ -274,9 +283,7 @@ def _inconsistent(payload: Any) -> Iterator[Problem]:
 
 def write_letter(letter: Letter) -> bytes:
     """The canonical JSON of a letter; ``LetterError`` if what was made is none."""
-    if found := [*_not_json(letter), *_no_score(letter.payload)]:
-        raise refusal(found)
-    data = encode(letter)
+    data = as_written(letter)
     try:
         _DECODER.decode(data)
     except msgspec.ValidationError:
@@ -284,6 +291,22 @@ def write_letter(letter: Letter) -> bytes:
     if found := problems_of(letter):
         raise refusal(found)
     return data
+
+
+def as_written(letter: Letter) -> bytes:
+    """The canonical JSON of a letter that was read, and so is one; of any other, use ``reread``."""
+    if found := [*_not_json(letter), *_no_score(letter.payload)]:
+        raise refusal(found)
+    return encode(letter)
+
+
+def reread(letter: Letter) -> tuple[Letter, bytes]:
+    """A letter that somebody made, as whoever gets it reads it, and its canonical JSON; ``LetterError`` if it is none.
+
+    What ``write_letter`` would look at, reading looks at.
+    """
+    data = as_written(letter)
+    return read_letter(data), data
 
 
 def _not_json(letter: Letter) -> Iterator[Problem]:

@@ -39,9 +39,9 @@ from dragoman.letters import (
     letter_from,
     read_letter,
     sensitive_ids,
-    write_letter,
 )
 from dragoman.letters.kept import DeadLetter, Handed, MailboxCounts, Outcome, Posted, Receipt
+from dragoman.letters.reading import as_written, reread
 from dragoman.mail.evaluation import note_result, says_how_it_went
 from dragoman.mail.mailbox import Mailbox
 from dragoman.mail.posting import opened, packed, posted_of, shown
@@ -221,7 +221,7 @@ class Mail:
         checked = [_checked(letter) for letter in letters]
         posted = [await self._ready(letter, text, **links) for letter, text in checked]
         receipts = await self.store.mail.post_all(posted, away=self.is_away)
-        for one in posted:
+        for one in {one.recipient_id: one for one in posted}.values():
             self.woken(one)
         for letter, _ in checked:
             if says_how_it_went(letter):
@@ -235,11 +235,12 @@ class Mail:
 
     async def _ready(self, letter: Letter, text: bytes, **links: str | None) -> Posted:
         """What is kept of a letter, if it may be sent."""
-        ids = await self._asked_for(letter)
+        ids = await self._asked_for(letter) if letter.in_reply_to is not None else None
         posted = posted_of(
             letter, self.sealing, text=text, ids=ids, team_id=self.team_id, user_id=self.user_id, **links
         )
-        await self._refuse_if_too_large(posted)
+        if self.transport is not None:
+            await self._refuse_if_too_large(posted, self.transport)
         return posted
 
     async def take(self, data: bytes, *, sender: str | None = None) -> Receipt | DeadLetter:
@@ -310,10 +311,10 @@ class Mail:
             )
         return sensitive_ids(read_letter(found.text.encode()))
 
-    async def _refuse_if_too_large(self, posted: Posted) -> None:
-        if self.transport is None or (size := len(packed(posted))) <= self.transport.most_bytes:
+    async def _refuse_if_too_large(self, posted: Posted, transport: Transport) -> None:
+        if (size := len(packed(posted))) <= transport.most_bytes:
             return
-        what = f"it takes {size} bytes, and the transport carries {self.transport.most_bytes}"
+        what = f"it takes {size} bytes, and the transport carries {transport.most_bytes}"
         await self.store.mail.give_up_sending(posted, reason="letter_too_large", error=what)
         raise LetterError((f"letter: {what}; it is among the dead letters",), code="letter_too_large")
 
@@ -384,7 +385,8 @@ class Mail:
         ends = await self.store.mail.settle_all([delivery.handed for delivery in deliveries])
         for delivery, end in zip(deliveries, ends, strict=True):
             delivery.is_ended = delivery.is_ended or not isinstance(end, ConflictError)
-            self.waking.wake(_box(delivery.handed.posted.recipient_id, self.team_id))
+        for recipient_id in {delivery.handed.posted.recipient_id for delivery in deliveries}:
+            self.waking.wake(_box(recipient_id, self.team_id))
         return [end if isinstance(end, ConflictError) else Acked(end) for end in ends]
 
     async def nack(
@@ -516,13 +518,12 @@ def _checked(letter: Letter | Mapping[str, Any] | bytes | str) -> tuple[Letter, 
     """A letter that keeps every rule, whoever made it, and its text."""
     match letter:
         case Letter():
-            text = write_letter(letter)
-            return read_letter(text), text
+            return reread(letter)
         case bytes() | str():
             read = read_letter(letter)
         case _:
             read = letter_from(letter)
-    return read, write_letter(read)
+    return read, as_written(read)
 
 
 def _answer_id(letter_id: str) -> str:

@@ -1,14 +1,13 @@
-"""Letters on their way to be handled: taken, handed out for a while, done with, tried again, given up.
+"""Letters on their way to be handled: handed out for a while, done with, tried again, given up, or sent.
 
-    post(posted, now, away=False)       it is in the recipient's inbox, or in the outbox if a transport carries it
-    arrive(posted, now)                 a transport has brought it: in the inbox, and out of the outbox if it is ours
     hand_out(…)                         the next letters of a mailbox, for a while
     settle(…, effect)                   done with, in one transaction with whatever it led to
     fail(…)                             to be tried again later, or dead
 
 A mailbox counts its letters, and they are handed out in that order; of one task, one at a time. A letter that stands
 behind another one of its task is ``behind`` until that one is done or dead. ``available_at`` is when a letter may be
-handed out: a lease is nothing else than a later time, with a name that only its holder knows.
+handed out, and 0 if it may: a lease is nothing else than a later time, with a name that only its holder knows. What has
+come of age is set to 0 by whoever looks next.
 
 The one rule: the row of the inbox says that a letter is done in the same transaction in which its effect happens, and
 only to the one who holds it.
@@ -17,23 +16,26 @@ only to the one who holds it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
 from dragoman.errors import ConflictError, DamagedError, UnknownLetterError
-from dragoman.letters.kept import DeadLetter, Handed, LetterState, Outcome, Posted, Receipt
+from dragoman.letters.kept import DeadLetter, Handed, Outcome, Posted, Receipt
 from dragoman.letters.sensitive import REFERENCE
 from dragoman.store import tasks
+from dragoman.store.batches import in_groups, listed
 from dragoman.store.letters import (
+    AT_MOST,
     KEYED,
     LETTER,
+    MAILBOX,
+    SAME,
     Key,
     Steps,
     bury,
-    first_of,
     get,
     keep,
     key_of,
@@ -45,134 +47,25 @@ from dragoman.store.letters import (
 )
 from dragoman.store.operation import LOCKED, Operation, Passing, Rows, Statement, operation
 from dragoman.store.rows import micros, time_from
+from dragoman.store.taking import busy_tasks, by_mailbox, into, posting, receipt_of, received, received_all
 
 Effect = Generator[Statement, Rows, Any] | Operation[Any]  # steps, as an operation has them
-_MAILBOX: Final = "recipient_id = ? AND team_id = ?"
 _COLUMNS: Final = ", ".join(f"l.{name.strip()}" for name in LETTER.split(","))
-_LEASED: Final = f"UPDATE inbox SET lease = ?, available_at = ?, attempts = attempts + 1 WHERE {KEYED}"
-_OF_ONE: Final = (
-    f"SELECT i.attempts, {_COLUMNS} FROM inbox AS i JOIN letters AS l ON l.recipient_id = i.recipient_id"
-    " AND l.team_id = i.team_id AND l.letter_id = i.letter_id"
-    " WHERE i.recipient_id = ? AND i.team_id = ? AND i.letter_id = ?"
+_LEASED: Final = f"UPDATE inbox SET lease = ?, available_at = ?, attempts = attempts + 1 WHERE {MAILBOX}"
+# What has a time comes after it: a lease that is over, or another attempt. In these words, an index has all of it.
+_IS_DUE: Final = (
+    f"recipient_id {SAME} AND team_id {SAME} AND state = 'ready' AND available_at > 0 AND available_at <= ?"
 )
-
-
-# --- taking ----------------------------------------------------------------------------------------------------------
-
-
-@operation
-def post(posted: Posted, now: datetime, *, away: bool) -> Generator[Statement, Rows, Receipt]:
-    """Take a letter; the same again changes nothing."""
-    return (yield from posting(posted, now, away=away))
-
-
-@operation
-def post_all(letters: Sequence[Posted], now: datetime, *, away: bool) -> Generator[Statement, Rows, list[Receipt]]:
-    """Take letters, all or none."""
-    receipts: list[Receipt] = []
-    for posted in letters:
-        receipts.append((yield from posting(posted, now, away=away)))
-    return receipts
-
-
-def posting(posted: Posted, now: datetime, *, away: bool) -> Generator[Statement, Rows, Receipt]:
-    """The steps of taking a letter."""
-    if not (yield from keep(posted, now)):
-        return _receipt(posted, (yield from _state(key_of(posted))), is_new=False)
-    is_held = yield from tasks.need(posted, now)
-    state = yield from _into("outbox" if away else "inbox", posted, now, is_held=is_held)
-    yield from tasks.note(posted, now)
-    return _receipt(posted, "away" if away else state, is_new=True)
-
-
-def _receipt(posted: Posted, state: LetterState, *, is_new: bool) -> Receipt:
-    return Receipt(letter_id=posted.letter_id, recipient_id=posted.recipient_id, is_new=is_new, state=state)
-
-
-def _state(key: Key) -> Generator[Statement, Rows, LetterState]:
-    rows = yield f"SELECT state FROM inbox WHERE {KEYED}", key
-    state: LetterState = rows[0][0] if rows else "away"
-    return state
-
-
-def _into(table: str, posted: Posted, now: datetime, *, is_held: bool) -> Generator[Statement, Rows, LetterState]:
-    """Put a letter at the end of a mailbox."""
-    mailbox = (posted.recipient_id, posted.team_id)
-    numbers = yield (
-        "INSERT INTO mailboxes (recipient_id, team_id, last_number) VALUES (?, ?, 1)"
-        " ON CONFLICT (recipient_id, team_id) DO UPDATE SET last_number = mailboxes.last_number + 1"
-        " RETURNING last_number",
-        mailbox,
-    )
-    state: LetterState = "held"
-    if not is_held:
-        state = "behind" if (yield first_of(table), (*mailbox, posted.task_id)) else "ready"
-    at = micros(now)
-    yield _PLACED[table], (*key_of(posted), numbers[0][0], posted.task_id, state, at, at)
-    return state
-
-
-_PLACED: Final = {
-    table: f"INSERT INTO {table} (recipient_id, team_id, letter_id, number, task_id, state, available_at, attempts,"
-    f" {when}) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)"
-    for table, when in (("inbox", "arrived_at"), ("outbox", "put_at"))
-}
-
-
-@operation
-def arrive(
-    letters: Sequence[Posted], now: datetime, id_of: Callable[[], str], elsewhere: Collection[Key] = ()
-) -> Generator[Statement, Rows, list[Receipt]]:
-    """Take letters that a transport has brought. What is there already changes nothing; a false one is dead.
-
-    ``elsewhere`` are those that another store has in its outbox, and this one has not.
-    """
-    taken: list[Receipt] = []
-    for posted in letters:
-        taken.append((yield from _arrived(posted, now, id_of)))
-        if key_of(posted) not in elsewhere:
-            yield from received(key_of(posted))
-    return taken
-
-
-def _arrived(posted: Posted, now: datetime, id_of: Callable[[], str]) -> Generator[Statement, Rows, Receipt]:
-    state = yield f"SELECT state FROM inbox WHERE {KEYED}", key_of(posted)
-    if state:
-        return _receipt(posted, state[0][0], is_new=False)
-    try:
-        is_from_elsewhere = yield from keep(posted, now)
-    except ConflictError as error:
-        yield from bury(buried(posted, "letter_conflict", error.what, now, id_of()))
-        return _receipt(posted, "dead", is_new=False)
-    placed = yield from _into("inbox", posted, now, is_held=False)  # whoever sent it has held it
-    if is_from_elsewhere:
-        yield from tasks.note(posted, now)
-    return _receipt(posted, placed, is_new=True)
-
-
-def buried(posted: Posted, reason: str, error: str, now: datetime, dead_id: str) -> DeadLetter:
-    """A letter that is given up."""
-    return DeadLetter(
-        id=dead_id,
-        recipient_id=posted.recipient_id,
-        team_id=posted.team_id,
-        letter_id=posted.letter_id,
-        sender_id=posted.sender_id,
-        task_id=posted.task_id,
-        reason=reason,
-        error=error,
-        user_id=posted.user_id,
-        died_at=now,
-        raw=posted.text.encode(),
-    )
-
-
-def received(key: Key) -> Steps:
-    """The recipient has a letter: it need not be sent again, and the next one of its task may be."""
-    yield locked(key)
-    gone = yield f"DELETE FROM outbox WHERE {KEYED} RETURNING task_id", key
-    for (task_id,) in gone:
-        yield from promoted("outbox", key[0], key[1], task_id)
+_DUE: Final = f"SELECT 1 FROM inbox WHERE {_IS_DUE} LIMIT 1"
+_FREED: Final = f"UPDATE inbox SET available_at = 0 WHERE {_IS_DUE}"
+_IS_FREE: Final = f"i.recipient_id {SAME} AND i.team_id {SAME} AND i.state = 'ready' AND i.available_at = 0"
+_FREE: Final = (
+    f"SELECT ({_DUE}), i.number, i.attempts, {_COLUMNS} FROM inbox AS i JOIN letters AS l"
+    " ON l.recipient_id = i.recipient_id AND l.team_id = i.team_id AND l.letter_id = i.letter_id"
+    f" WHERE {_IS_FREE}"
+)
+_NEXT: Final = f"{_FREE} ORDER BY i.number {AT_MOST}{LOCKED}"
+_NAMED: Final = f"{_FREE} AND i.letter_id = ? ORDER BY i.number {AT_MOST}{LOCKED}"
 
 
 # --- handing out -----------------------------------------------------------------------------------------------------
@@ -181,11 +74,9 @@ def received(key: Key) -> Steps:
 @operation
 def has_any(recipient_id: str, team_id: str, now: datetime) -> Generator[Statement, Rows, bool]:
     """Whether there is something to be handed out."""
-    rows = yield (
-        f"SELECT 1 FROM inbox WHERE {_MAILBOX} AND state = 'ready' AND available_at <= ? ORDER BY number LIMIT 1",
-        (recipient_id, team_id, micros(now)),
-    )
-    return bool(rows)
+    mailbox = (recipient_id, team_id)
+    free = yield f"SELECT 1 FROM inbox AS i WHERE {_IS_FREE} ORDER BY i.number LIMIT 1", mailbox
+    return bool(free or (yield _DUE, (*mailbox, micros(now))))
 
 
 def hand_out(
@@ -213,23 +104,25 @@ def _handed(
     limit: int,
     letter_id: str | None,
 ) -> Generator[Statement, Rows, list[Handed]]:
-    named, name = (" AND letter_id = ?", (letter_id,)) if letter_id is not None else ("", ())
-    found = yield (  # in this order, an index has everything that is asked for
-        f"SELECT letter_id, number FROM inbox WHERE {_MAILBOX} AND state = 'ready' AND available_at <= ?{named}"
-        f" ORDER BY number LIMIT ?{LOCKED}",
-        (recipient_id, team_id, micros(now), *name, limit),
-    )
+    mailbox = (recipient_id, team_id)
+    wanted: Statement = _NEXT, (*mailbox, micros(now), *mailbox, limit)
+    if letter_id is not None:
+        wanted = _NAMED, (*mailbox, micros(now), *mailbox, letter_id, limit)
+    rows = yield wanted
+    if rows[0][0] if rows else (yield _DUE, (*mailbox, micros(now))):
+        yield _FREED, (*mailbox, micros(now))
+        rows = yield wanted
+    for marks, names in listed([row[5] for row in rows]):
+        yield f"{_LEASED} AND letter_id IN ({marks})", (lease, micros(until), *mailbox, *names)
     handed: list[Handed] = []
-    for one, number in found:
-        key = (recipient_id, team_id, one)
-        yield _LEASED, (lease, micros(until), *key)
-        ((attempts, *row),) = yield _OF_ONE, key
+    for _, number, attempts, *row in rows:
         try:
             posted = posted_from(row)
         except DamagedError as error:
+            key = (recipient_id, team_id, row[2])
             yield from _buried_unread(key, row, error, f"dead_{lease}_{number}", now)
             continue
-        handed.append(Handed(posted=posted, number=number, attempts=attempts, lease=lease, until=until))
+        handed.append(Handed(posted=posted, number=number, attempts=attempts + 1, lease=lease, until=until))
     return handed
 
 
@@ -268,12 +161,12 @@ def _extended(key: Key, lease: str, until: datetime) -> Steps:
 
 
 @operation
-def give_back(key: Key, lease: str, now: datetime) -> Steps:
+def give_back(key: Key, lease: str) -> Steps:
     """Let somebody else have a letter, as if it had not been handed out."""
     yield (
-        f"UPDATE inbox SET lease = NULL, available_at = ?, attempts = attempts - 1 WHERE {KEYED} AND lease = ?"
+        f"UPDATE inbox SET lease = NULL, available_at = 0, attempts = attempts - 1 WHERE {KEYED} AND lease = ?"
         " AND ended_at IS NULL",
-        (micros(now), *key, lease),
+        (*key, lease),
     )
 
 
@@ -325,13 +218,43 @@ def settle_all(
     held: Sequence[tuple[Key, str]], now: datetime
 ) -> Generator[Statement, Rows, list[bool | ConflictError]]:
     """Letters are done, each as by itself: whether that was the first time, or in whose hands it is."""
-    ended: list[bool | ConflictError] = []
-    for key, lease in held:
-        try:
-            ended.append((yield from settle(key, lease, None, now))[0])
-        except ConflictError as error:
-            ended.append(error)
-    return ended
+    boxes = by_mailbox(key for key, _ in held)
+    found: dict[Key, Any] = {}
+    for mailbox, names in boxes:
+        for marks, some in listed(names):
+            rows = yield (
+                f"SELECT letter_id, state, lease, task_id FROM inbox WHERE {MAILBOX}"
+                f" AND letter_id IN ({marks}){LOCKED}",
+                (*mailbox, *some),
+            )
+            found.update(((*mailbox, name), row) for name, *row in rows)
+    told: list[bool | ConflictError] = []
+    tasks_of: dict[Key, str] = {}  # of what ends now
+    for key, mine in held:
+        if key not in found:
+            raise unknown(key)
+        state, lease, task_id = found[key]
+        is_first = state not in ("done", "dead") and key not in tasks_of
+        told.append(is_first if lease == mine or not is_first else lost(key))
+        if told[-1] is True:
+            tasks_of[key] = task_id
+    yield from _ended_all(tasks_of, now)
+    return told
+
+
+def _ended_all(tasks_of: Mapping[Key, str], now: datetime) -> Steps:
+    """Letters are done, each with the task that it is of; the next ones of their tasks come forward."""
+    for mailbox, names in by_mailbox(tasks_of):
+        yield locked((*mailbox, ""))
+        for marks, some in listed(names):
+            yield (
+                f"UPDATE inbox SET state = 'done', lease = NULL, ended_at = ? WHERE {MAILBOX}"
+                f" AND letter_id IN ({marks})",
+                (micros(now), *mailbox, *some),
+            )
+        waiting = yield from busy_tasks("inbox", mailbox, {tasks_of[(*mailbox, name)] for name in names})
+        for task_id in sorted(waiting):
+            yield from promoted("inbox", *mailbox, task_id)
 
 
 def _ended(key: Key, task_id: str, state: str, error_class: str | None, now: datetime) -> Steps:
@@ -413,13 +336,13 @@ def resend(
     rows = yield f"SELECT state FROM inbox WHERE {KEYED}{LOCKED}", key
     if rows and rows[0][0] != "dead":
         yield from mark_resent(dead, now)  # it has gone its way already
-        return _receipt(kept, rows[0][0], is_new=False)
+        return receipt_of(kept, rows[0][0], is_new=False)
     yield f"DELETE FROM inbox WHERE {KEYED}", key
     yield f"DELETE FROM outbox WHERE {KEYED}", key
     table = "outbox" if away and not rows else "inbox"  # what had arrived need not travel again
-    state = yield from _into(table, kept, now, is_held=False)
+    state = yield from into(table, kept, now, is_held=False)
     yield from mark_resent(dead, now)
-    return _receipt(kept, "away" if table == "outbox" else state, is_new=True)
+    return receipt_of(kept, "away" if table == "outbox" else state, is_new=True)
 
 
 # --- the outbox ------------------------------------------------------------------------------------------------------
@@ -440,20 +363,34 @@ def _claimed(
         f"SELECT o.attempts, o.broker_seq, {_COLUMNS} FROM outbox AS o JOIN letters AS l"
         " ON l.recipient_id = o.recipient_id AND l.team_id = o.team_id AND l.letter_id = o.letter_id"
         " WHERE o.state = 'ready' AND o.available_at <= ?"
-        f" ORDER BY o.available_at, o.number LIMIT ?{LOCKED}",
+        f" ORDER BY o.available_at, o.number {AT_MOST}{LOCKED}",
         (micros(now), limit),
     )
+    for mailbox, names in by_mailbox((row[2], row[3], row[4]) for row in rows):
+        for marks, some in listed(names):
+            yield (
+                f"UPDATE outbox SET available_at = ?, attempts = attempts + 1 WHERE {MAILBOX}"
+                f" AND letter_id IN ({marks})",
+                (micros(until), *mailbox, *some),
+            )
     claimed: list[tuple[Posted, int, int | None]] = []
     for attempts, place, *row in rows:
         posted = posted_from(row)
-        yield (
-            f"UPDATE outbox SET available_at = ?, attempts = attempts + 1 WHERE {KEYED}",
-            (micros(until), *key_of(posted)),
-        )
         if REFERENCE in posted.text:
             posted = msgspec.structs.replace(posted, sealed=(yield from sealed_of(key_of(posted))))
         claimed.append((posted, attempts, place))
     return claimed
+
+
+_SENT: Final = (
+    "UPDATE outbox SET published_at = ?, available_at = ?, broker_seq = v.column4 FROM (VALUES {}) AS v"
+    " WHERE outbox.recipient_id = v.column1 AND outbox.team_id = v.column2 AND outbox.letter_id = v.column3"
+)
+
+
+@functools.cache
+def _sent(count: int) -> str:
+    return ", ".join(["(?, ?, ?, CAST(? AS BIGINT))"] * count)
 
 
 def published(places: Sequence[tuple[Key, int]], now: datetime, again_at: datetime) -> Passing[None]:
@@ -462,11 +399,9 @@ def published(places: Sequence[tuple[Key, int]], now: datetime, again_at: dateti
 
 
 def _published(places: Sequence[tuple[Key, int]], now: datetime, again_at: datetime) -> Steps:
-    for key, place in places:
-        yield (
-            f"UPDATE outbox SET published_at = ?, available_at = ?, broker_seq = ? WHERE {KEYED}",
-            (micros(now), micros(again_at), place, *key),
-        )
+    when = (micros(now), micros(again_at))
+    for group in in_groups(places):
+        yield _SENT.format(_sent(len(group))), (*when, *(value for key, place in group for value in (*key, place)))
 
 
 def put_off(keys: Sequence[Key], until: datetime) -> Passing[None]:
@@ -482,8 +417,7 @@ def _put_off(keys: Sequence[Key], until: datetime) -> Steps:
 @operation
 def receipts(keys: Sequence[Key]) -> Steps:
     """The recipients have these letters."""
-    for key in sorted(keys):  # in one order, so that nobody waits for somebody who waits
-        yield from received(key)
+    yield from received_all(keys)
 
 
 @operation

@@ -16,12 +16,18 @@ import msgspec
 
 from dragoman.errors import ConflictError, DamagedError
 from dragoman.letters.kept import DeadLetter, MailboxCounts, Posted, SealedValue, own_team
+from dragoman.store.batches import in_groups, values
 from dragoman.store.operation import LOCKED, Rows, Statement, operation
 from dragoman.store.rows import micros, time_from
 
 Steps = Generator[Statement, Rows, None]
 Key = tuple[str, str, str]  # recipient, team, letter
-KEYED: Final = "recipient_id = ? AND team_id = ? AND letter_id = ?"
+MAILBOX: Final = "recipient_id = ? AND team_id = ?"
+KEYED: Final = f"{MAILBOX} AND letter_id = ?"
+# Instead of "= ?" of a table with indexes of a part of it, and of "LIMIT ?": SQLite plans those anew whenever the value
+# is another one, which takes longer than to find the row.
+SAME: Final = "IN (?)"
+AT_MOST: Final = "LIMIT CAST(? AS BIGINT)"
 LETTER: Final = (
     "recipient_id, team_id, letter_id, sender_id, task_id, type, trace_id, session_id, message_id, turn_id, user_id,"
     " created_at, fingerprint, letter_json, hash"
@@ -35,6 +41,7 @@ _DEAD: Final = (
     "id, recipient_id, team_id, letter_id, sender_id, task_id, reason, error, user_id, died_at, resent_at, key_id, raw"
 )
 _PAGE: Final = 500
+OTHER_CONTENT: Final = "another letter of that id was sent before, with other content"
 _packed: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -100,22 +107,54 @@ def key_of(posted: Posted) -> Key:
 def keep(posted: Posted, now: datetime) -> Generator[Statement, Rows, bool]:
     """Keep a letter; false if the same is there already, ``ConflictError`` if another one of that id is."""
     if not (yield _INSERT, row_of(posted, now)):
-        there = yield f"SELECT fingerprint FROM letters WHERE {KEYED}", key_of(posted)
-        if there and bytes(there[0][0]) != posted.fingerprint:
-            raise ConflictError(
-                "another letter of that id was sent before, with other content",
-                where=f"letter {posted.letter_id} to {posted.recipient_id}",
-                remedy="Give it an id of its own in context.message_id",
-                code="letter_conflict",
-            )
+        yield from _compared(posted)
         return False
+    if posted.sealed:
+        yield from _keep_sealed(posted)
+    return True
+
+
+def keep_all(letters: Sequence[Posted], now: datetime) -> Generator[Statement, Rows, list[bool]]:
+    """Keep letters: which of them are new. ``ConflictError`` if another one of an id is there, or among them."""
+    new: set[Key] = set()
+    for group in in_groups(letters):
+        rows = yield (
+            f"INSERT INTO letters ({LETTER}) VALUES {values(15, len(group))} ON CONFLICT (recipient_id, team_id,"
+            " letter_id) DO NOTHING RETURNING recipient_id, team_id, letter_id",
+            [value for posted in group for value in row_of(posted, now)],
+        )
+        new.update((recipient_id, team_id, letter_id) for recipient_id, team_id, letter_id in rows)
+    are_new: list[bool] = []
+    for posted in letters:
+        is_new = key_of(posted) in new
+        new.discard(key_of(posted))
+        are_new.append(is_new)
+        if not is_new:
+            yield from _compared(posted)
+        elif posted.sealed:
+            yield from _keep_sealed(posted)
+    return are_new
+
+
+def _compared(posted: Posted) -> Steps:
+    """``ConflictError`` if the letter that has an id says something else."""
+    there = yield f"SELECT fingerprint FROM letters WHERE {KEYED}", key_of(posted)
+    if there and bytes(there[0][0]) != posted.fingerprint:
+        raise ConflictError(
+            OTHER_CONTENT,
+            where=f"letter {posted.letter_id} to {posted.recipient_id}",
+            remedy="Give it an id of its own in context.message_id",
+            code="letter_conflict",
+        )
+
+
+def _keep_sealed(posted: Posted) -> Steps:
     for value in posted.sealed:
         yield (
             "INSERT INTO sealed_values (recipient_id, team_id, letter_id, input_id, key_id, sealed)"
             " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (recipient_id, team_id, letter_id, input_id) DO NOTHING",
             (*key_of(posted), value.input_id, value.key_id, value.box),
         )
-    return True
 
 
 # --- finding ---------------------------------------------------------------------------------------------------------
@@ -337,7 +376,7 @@ def first_of(table: str) -> str:
     """The statement that finds the first letter of a task that is not done. In this order, an index has it."""
     is_open = " AND ended_at IS NULL" if table == "inbox" else ""
     return (
-        f"SELECT letter_id, state FROM {table} WHERE recipient_id = ? AND team_id = ? AND task_id = ?{is_open}"
+        f"SELECT letter_id, state FROM {table} WHERE recipient_id {SAME} AND team_id {SAME} AND task_id {SAME}{is_open}"
         " ORDER BY number LIMIT 1"
     )
 

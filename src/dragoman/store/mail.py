@@ -29,7 +29,7 @@ from dragoman.letters.kept import (
     Receipt,
     SealedValue,
 )
-from dragoman.store import arrivals, inbox, letters
+from dragoman.store import arrivals, inbox, letters, taking
 from dragoman.store.inbox import Effect
 from dragoman.store.letters import Key, key_of
 from dragoman.store.operation import Operation
@@ -55,13 +55,14 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _standing(row: Sequence[Any]) -> Standing:
+    is_timed = row[15] == "ready" and row[18] > 0
     return Standing(
         posted=letters.posted_from(row[:15]),
         state=row[15] or "away",
         attempts=row[16] or 0,
         ended_at=None if row[17] is None else time_from(row[17]),
-        leased_until=time_from(row[18]) if row[15] == "ready" and row[19] is not None else None,
-        retry_at=time_from(row[18]) if row[15] == "ready" and row[19] is None and row[20] is not None else None,
+        leased_until=time_from(row[18]) if is_timed and row[19] is not None else None,
+        retry_at=time_from(row[18]) if is_timed and row[19] is None and row[20] is not None else None,
         error_class=row[20],
     )
 
@@ -76,19 +77,19 @@ class MailRoom:
 
     async def post(self, posted: Posted, *, away: bool = False) -> Receipt:
         """Take a letter. The same again changes nothing; another of the same id is a ``ConflictError``."""
-        return await self._store._write(inbox.post(posted, self._store.clock(), away=away))
+        return await self._store._write(taking.post(posted, self._store.clock(), away=away))
 
     def posting(self, posted: Posted, *, away: bool = False) -> Operation[Receipt]:
         """The same as an operation, to be the effect of another letter."""
-        return inbox.post(posted, self._store.clock(), away=away)
+        return taking.post(posted, self._store.clock(), away=away)
 
     async def post_all(self, letters: Sequence[Posted], *, away: bool = False) -> list[Receipt]:
         """Take letters, all or none."""
-        return await self._store._write(inbox.post_all(letters, self._store.clock(), away=away))
+        return await self._store._write(taking.post_all(letters, self._store.clock(), away=away))
 
     async def arrive(self, posted: Sequence[Posted], elsewhere: Collection[Key] = ()) -> list[Receipt]:
-        """Take letters that a transport has brought, all in one transaction; see ``inbox.arrive``."""
-        return await self._store._write(inbox.arrive(posted, self._store.clock(), self._dead_id, elsewhere))
+        """Take letters that a transport has brought, all in one transaction; see ``taking.arrive``."""
+        return await self._store._write(taking.arrive(posted, self._store.clock(), self._dead_id, elsewhere))
 
     async def has_any(self, recipient_id: str, team_id: str = "") -> bool:
         """Whether there is something to be handed out."""
@@ -131,7 +132,7 @@ class MailRoom:
     ) -> Outcome | None:
         """A letter could not be handled: see ``inbox.fail``."""
         now = self._store.clock()
-        dead = inbox.buried(handed.posted, reason, error, now, self._dead_id())
+        dead = taking.buried(handed.posted, reason, error, now, self._dead_id())
         return await self._store._write(
             inbox.fail(
                 key_of(handed.posted),
@@ -147,7 +148,7 @@ class MailRoom:
 
     async def give_back(self, handed: Handed) -> None:
         """Let somebody else have a letter, as if it had not been handed out."""
-        await self._store._write(inbox.give_back(key_of(handed.posted), handed.lease, self._store.clock()))
+        await self._store._write(inbox.give_back(key_of(handed.posted), handed.lease))
 
     async def extend(self, handed: Handed, lease_s: float) -> datetime:
         """Keep a letter for longer; ``ConflictError`` (``lease_lost``) if somebody else has it."""
@@ -265,7 +266,7 @@ class MailRoom:
     ) -> DeadLetter:
         """No transport can carry a letter: it is dead, and out of the outbox."""
         now = self._store.clock()
-        dead = inbox.buried(posted, reason, error, now, self._dead_id())
+        dead = taking.buried(posted, reason, error, now, self._dead_id())
         await self._store._write(inbox.give_up_sending(dead, posted, told, now, away=away))
         return dead
 

@@ -7,19 +7,23 @@ long the way round; a letter that would close a circle is refused, and the error
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from datetime import datetime
 
 from dragoman.errors import ConflictError
 from dragoman.letters.kept import Posted
+from dragoman.store.batches import in_groups, listed, values
 from dragoman.store.letters import KEYED, Key, Steps, locked
 from dragoman.store.operation import Rows, Statement
 from dragoman.store.rows import micros
 
 _STATES = {"success": "succeeded", "partial_success": "partial", "failed": "failed"}
-_NOTE = (
-    "INSERT INTO task_states (task_id, team_id, state, changed_at) VALUES (?, ?, ?, ?) ON CONFLICT (task_id, team_id)"
+_NOTE_SEVERAL = "INSERT INTO task_states (task_id, team_id, state, changed_at) VALUES {} ON CONFLICT (task_id, team_id)"
+_NOTE = _NOTE_SEVERAL.format("(?, ?, ?, ?)")
+_UNLESS_DONE = (  # what has succeeded once has
+    "DO UPDATE SET state = excluded.state, changed_at = excluded.changed_at WHERE task_states.state <> 'succeeded'"
 )
+_NEEDED = "SELECT 1 FROM task_needs WHERE needed_id = ? AND team_id = ? LIMIT 1"
 
 
 def need(posted: Posted, now: datetime) -> Generator[Statement, Rows, bool]:
@@ -76,18 +80,43 @@ def note(posted: Posted, now: datetime) -> Steps:
     if posted.type != "task_result" or posted.status is None:
         return
     task, team, state = posted.task_id, posted.team_id, _STATES.get(posted.status, posted.status)
-    yield (
-        f"{_NOTE} DO UPDATE SET state = excluded.state, changed_at = excluded.changed_at"
-        " WHERE task_states.state <> 'succeeded'",  # what has succeeded once has
-        (task, team, state, micros(now)),
+    yield f"{_NOTE} {_UNLESS_DONE}", (task, team, state, micros(now))
+    if state == "succeeded" and (yield _NEEDED, (task, team)):
+        yield from _succeeded(task, team)
+
+
+def note_all(letters: Sequence[Posted], now: datetime) -> Steps:
+    """The same for several."""
+    states: dict[tuple[str, str], str] = {}
+    for posted in letters:
+        task = (posted.task_id, posted.team_id)
+        if posted.type == "task_result" and posted.status is not None and states.get(task) != "succeeded":
+            states[task] = _STATES.get(posted.status, posted.status)
+    rows = [(*task, states[task], micros(now)) for task in sorted(states)]  # in one order: nobody waits in a circle
+    for group in in_groups(rows):
+        yield f"{_NOTE_SEVERAL.format(values(4, len(group)))} {_UNLESS_DONE}", [value for row in group for value in row]
+    done: dict[str, list[str]] = {}
+    for (task_id, team), state in states.items():
+        if state == "succeeded":
+            done.setdefault(team, []).append(task_id)
+    for team, tasks in done.items():
+        for marks, some in listed(tasks):
+            needed = yield (
+                f"SELECT DISTINCT needed_id FROM task_needs WHERE team_id = ? AND needed_id IN ({marks})",
+                (team, *some),
+            )
+            for (task_id,) in sorted(needed):
+                yield from _succeeded(task_id, team)
+
+
+def _succeeded(task: str, team: str) -> Steps:
+    """Let go what was held for a task."""
+    rows = yield (
+        "DELETE FROM task_needs WHERE needed_id = ? AND team_id = ? RETURNING recipient_id, letter_id",
+        (task, team),
     )
-    if state == "succeeded":
-        rows = yield (
-            "DELETE FROM task_needs WHERE needed_id = ? AND team_id = ? RETURNING recipient_id, letter_id",
-            (task, team),
-        )
-        for recipient_id, letter_id in sorted(set(rows)):
-            yield from _let_go(recipient_id, team, letter_id)
+    for recipient_id, letter_id in sorted(set(rows)):
+        yield from _let_go(recipient_id, team, letter_id)
 
 
 def _let_go(recipient_id: str, team_id: str, letter_id: str) -> Steps:

@@ -1,0 +1,46 @@
+"""Many rows with few statements: how values are put into them.
+
+    for marks, some in listed(names): …         IN (marks), with these values
+    for some in in_groups(rows): …              VALUES of so many rows
+
+The one rule: there are few different statements, however many values there are, because an engine plans each anew.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+_SIZES: Final = (1, 4, 16, 64, 256)
+_GROUPS: Final = (64, 16, 4, 1)
+Item = TypeVar("Item")
+
+
+def listed(values: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """The marks of a list, and its values, filled up with the last of them: to name one twice changes nothing."""
+    most = _SIZES[-1]
+    for first in range(0, len(values), most):
+        some = values[first : first + most]
+        size = next(size for size in _SIZES if size >= len(some))
+        yield _marks(size), (*some, *[some[-1]] * (size - len(some)))
+
+
+def in_groups(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """The items in their order, so many at a time as there is a statement for."""
+    at = 0
+    for size in _GROUPS:
+        while len(items) - at >= size:
+            yield items[at : at + size]
+            at += size
+
+
+@functools.cache
+def values(columns: int, rows: int) -> str:
+    """What stands behind VALUES for so many rows of so many columns."""
+    return ", ".join([f"({_marks(columns)})"] * rows)
+
+
+@functools.cache
+def _marks(count: int) -> str:
+    return ", ".join("?" * count)
