@@ -32,7 +32,7 @@ run: $(STAMP) $(PAGE) ## Serve the web page and the chat API with the embedded m
 	@exec $(BIN)/dragoman $(if $(RUN_ARGS),$(RUN_ARGS),serve --model local --log-level warning)
 
 test: check $(PAGE) ## Run every check and every test (PYTEST_ARGS="-k name" for some of them)
-	$(BIN)/pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+	$(BIN)/pytest $(PYTEST_PARALLEL) --timeout 600 $(PYTEST_ARGS)
 
 faults: $(STAMP) ## Kill, cut off, fill and damage stores and turns for a long time: about half an hour, best as root on Linux
 	DRAGOMAN_FAULTS=long $(BIN)/pytest $(PYTEST_PARALLEL) tests/store/faults tests/turn tests/server tests/mail $(PYTEST_ARGS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent
 CORPUS = Path(os.environ.get("DRAGOMAN_CORPUS", ROOT.parent / "shared" / "corpus"))
 IS_LONG = os.environ.get("DRAGOMAN_FAULTS") == "long"
 _PLENTY = {"openai-chat": 5, "openai-responses": 4, "anthropic": 4, "gemini": 3}  # of so many records one
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    # Somebody runs the tests in the background. Every program that a test starts would ignore Ctrl-C as well.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "default", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
