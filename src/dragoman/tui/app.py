@@ -23,7 +23,7 @@ from textual.widgets import Static
 from dragoman.errors import DragomanError
 from dragoman.event import BlockComplete, TextDelta, ThinkingDelta, ToolUseInputDelta, ToolUseStart
 from dragoman.exchange import Fault
-from dragoman.message import ContentBlock, ImageBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
+from dragoman.message import ImageBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.store import Session, Store
 from dragoman.terminal import counted, dollars, safe, safe_line
 from dragoman.tools import Confirmation, ConfirmationRequest
@@ -63,6 +63,7 @@ class ChatApp(App[None]):
         self.session = session
         self.pictures: list[ImageBlock] = []  # that go with the next message
         self.running: RunningTurn | None = None
+        self._is_sending = False  # from the moment in which a message is sent until its answer has ended
         self._commands = Commands(self)
         self._calls: dict[str, CallView] = {}
         self._is_behind = False  # whether newer messages than those that are shown are in the store
@@ -76,8 +77,8 @@ class ChatApp(App[None]):
 
     @property
     def is_answering(self) -> bool:
-        """Whether an answer is arriving."""
-        return self.running is not None
+        """Whether an answer is arriving, or about to."""
+        return self._is_sending
 
     def compose(self) -> ComposeResult:
         yield VerticalScroll(id="talk", can_focus=False)
@@ -187,6 +188,7 @@ class ChatApp(App[None]):
             self.notify(BUSY, severity="warning")
             self.query_one(Line).text = event.text
         else:
+            self._is_sending = True
             self.run_worker(self._guarded(self._turn(event.text)), exclusive=False)
 
     def on_line_dropped(self, event: Line.Dropped) -> None:
@@ -237,20 +239,19 @@ class ChatApp(App[None]):
     # --- a turn ------------------------------------------------------------------------------------------------------
 
     async def _turn(self, text: str) -> None:
-        content: list[ContentBlock] = [TextBlock(text), *self.pictures]
-        if self.session.title is None:
-            self.session = await self.store.rename_session(self.session.id, " ".join(text.split())[:60])
-        if self._is_behind:
-            await self.open(self.session)
-        self.query_one("#talk", VerticalScroll).anchor()
-        self.running = self.agent.begin(self.session.id, content)
-        shown = _Shown(self)
         try:
+            if self.session.title is None:
+                self.session = await self.store.rename_session(self.session.id, " ".join(text.split())[:60])
+            if self._is_behind:
+                await self.open(self.session)
+            self.query_one("#talk", VerticalScroll).anchor()
+            self.running = self.agent.begin(self.session.id, [TextBlock(text), *self.pictures])
+            shown = _Shown(self)
             async for event in self.running:
                 await shown.take(event)
             await shown.over()
         finally:
-            self.running = None
+            self.running, self._is_sending = None, False
         await self.update_status()
 
     async def began(self, event: TurnBegan) -> None:
