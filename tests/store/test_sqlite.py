@@ -178,6 +178,14 @@ async def test_what_takes_many_steps_is_done_in_the_writers_thread_and_says_noth
         assert await thread_of(store) is threading.current_thread()
 
 
+async def test_a_statement_is_planned_once_whatever_it_is_asked_with(path: Path) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        assert isinstance(store, sqlite.SqliteStore)
+        for worker in (store._writer, store._reader):
+            assert worker is not None
+            assert worker._connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, -1)
+
+
 async def test_only_leases_are_committed_without_a_sync(path: Path, short_log: int) -> None:
     def level() -> Any:
         return (yield "PRAGMA synchronous", ())[0][0]

@@ -237,6 +237,7 @@ class SqliteStore(Store):
             if isinstance(error, apsw.Error):
                 raise self._not_opened(error, is_full=is_full) from None
             raise
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # a plan does not depend on values, and is made once
         connection.create_aggregate_function("decimal_sum", _DecimalSum, 1)
         return connection
 

@@ -126,7 +126,7 @@ def restored(written: Any, residue: Residue | None) -> Any:
 
 def fingerprint(value: Any) -> str:
     """What a value is recognised by, short and the same everywhere."""
-    if type(value) is str and len(value) < _LONG or value is None or type(value) is int:
+    if (type(value) is str and len(value) < _LONG) or value is None or type(value) is int:
         return _known_fingerprint(value)  # what we would write is most often one of a few words
     return _fingerprint(value)
 
