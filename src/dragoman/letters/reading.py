@@ -208,7 +208,24 @@ class _Reading:
 
 def problems_of(letter: Letter) -> list[Problem]:
     """What the parts of a letter have to be together."""
-    return [*_untimely(letter), *_wrong_context(letter), *_inconsistent(letter.payload)]
+    problems: list[Problem] = []
+    try:
+        _time_from(letter.timestamp)
+    except ValueError:
+        problems.append(Problem("$.timestamp", f"expected {expected(Time)}, got another text"))
+    if letter.context:
+        try:
+            msgspec.convert(letter.context, KnownContext)
+        except msgspec.ValidationError:
+            problems.extend(_wrong_in_context(letter.context))
+    payload = letter.payload
+    if isinstance(payload, TaskResult):
+        if payload.success is not UNSET and payload.success != (payload.status == "success"):
+            what = f"expected {str(not payload.success).lower()} where the status is {payload.status}"
+            problems.append(Problem("$.payload.success", what, code="inconsistent_result"))
+    elif isinstance(payload, InputRequest):
+        problems.extend(_named_twice(payload))
+    return problems
 
 
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)")
@@ -223,25 +240,6 @@ def _time_from(text: str) -> datetime:
     if not _TIME.fullmatch(text):
         raise ValueError("not a time with its zone")
     return datetime.fromisoformat(text.upper())
-
-
-def _untimely(letter: Letter) -> Iterator[Problem]:
-    try:
-        _time_from(letter.timestamp)
-    except ValueError:
-        yield Problem("$.timestamp", f"expected {expected(Time)}, got another text")
-
-
-_KNOWN_CONTEXT: Final = frozenset(KnownContext.__struct_fields__)
-
-
-def _wrong_context(letter: Letter) -> Iterator[Problem]:
-    if not letter.context or _KNOWN_CONTEXT.isdisjoint(letter.context):
-        return
-    try:
-        msgspec.convert(letter.context, KnownContext)
-    except msgspec.ValidationError:
-        yield from _wrong_in_context(letter.context)
 
 
 def _wrong_in_context(context: Mapping[str, Any]) -> Iterator[Problem]:
@@ -264,18 +262,12 @@ def _context_fields() -> tuple[tuple[str, Any, Any], ...]:
     return tuple((field.name, field.type, _without_unset(field.type)) for field in fields)
 
 
-def _inconsistent(payload: Any) -> Iterator[Problem]:
-    match payload:
-        case TaskResult():
-            if payload.success is not UNSET and payload.success != (payload.status == "success"):
-                what = f"expected {str(not payload.success).lower()} where the status is {payload.status}"
-                yield Problem("$.payload.success", what, code="inconsistent_result")
-        case InputRequest():
-            seen = set[str]()
-            for at, wanted in enumerate(payload.requested_inputs):
-                if wanted.id in seen:
-                    yield Problem(f"$.payload.requested_inputs[{at}].id", "expected an id of its own, got one twice")
-                seen.add(wanted.id)
+def _named_twice(payload: InputRequest) -> Iterator[Problem]:
+    seen = set[str]()
+    for at, wanted in enumerate(payload.requested_inputs):
+        if wanted.id in seen:
+            yield Problem(f"$.payload.requested_inputs[{at}].id", "expected an id of its own, got one twice")
+        seen.add(wanted.id)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -295,7 +287,7 @@ def write_letter(letter: Letter) -> bytes:
 
 def as_written(letter: Letter) -> bytes:
     """The canonical JSON of a letter that was read, and so is one; of any other, use ``reread``."""
-    if found := [*_not_json(letter), *_no_score(letter.payload)]:
+    if found := _unwritable(letter):
         raise refusal(found)
     return encode(letter)
 
@@ -309,32 +301,32 @@ def reread(letter: Letter) -> tuple[Letter, bytes]:
     return read_letter(data), data
 
 
-def _not_json(letter: Letter) -> Iterator[Problem]:
+def _unwritable(letter: Letter) -> list[Problem]:
     """What is wrong with the open parts, of which an encoder would make something else without a word."""
-    for where, part in _open_parts(letter):
-        if part is UNSET:
-            continue
-        try:
-            check_plain({"it": part}, "expected JSON")
-        except ValueError as error:
-            yield Problem(where, str(error))
+    problems: list[Problem] = []
+    payload = letter.payload
+    _look_into(letter.context, "$.context", problems)
+    if isinstance(payload, TaskResult):
+        if isinstance(payload.result, Result):
+            _look_into(payload.result.inputs, "$.payload.result.inputs", problems)
+        if isinstance(payload.score, float) and not math.isfinite(payload.score):
+            what = "expected a number from 0 to 1, got none"
+            problems.append(Problem("$.payload.score", what, code="inconsistent_result"))
+    elif isinstance(payload, ErrorReport):
+        _look_into(payload.details, "$.payload.details", problems)
+    elif isinstance(payload, InputRequest):
+        for at, wanted in enumerate(payload.requested_inputs):
+            _look_into(wanted.default, f"$.payload.requested_inputs[{at}].default", problems)
+    return problems
 
 
-def _open_parts(letter: Letter) -> Iterator[tuple[str, Any]]:
-    yield "$.context", letter.context
-    match letter.payload:
-        case TaskResult(result=Result(inputs=inputs)):
-            yield "$.payload.result.inputs", inputs
-        case ErrorReport(details=details):
-            yield "$.payload.details", details
-        case InputRequest(requested_inputs=requested):
-            for at, wanted in enumerate(requested):
-                yield f"$.payload.requested_inputs[{at}].default", wanted.default
-
-
-def _no_score(payload: Any) -> Iterator[Problem]:
-    if isinstance(payload, TaskResult) and isinstance(payload.score, float) and not math.isfinite(payload.score):
-        yield Problem("$.payload.score", "expected a number from 0 to 1, got none", code="inconsistent_result")
+def _look_into(part: Any, where: str, problems: list[Problem]) -> None:
+    if part is UNSET:
+        return
+    try:
+        check_plain({"it": part}, "expected JSON")
+    except ValueError as error:
+        problems.append(Problem(where, str(error)))
 
 
 # --- what is odd -----------------------------------------------------------------------------------------------------

@@ -55,6 +55,8 @@ def part(letter: Letter, ids: Collection[str] | None = None) -> tuple[Letter, di
     ``ids`` are the sensitive inputs of the request that an answer answers; ``None`` where that is not known.
     """
     secrets: dict[str, Any] = {}
+    if not _may_hold_secrets(letter):
+        return letter, secrets
 
     def take(name: str, value: Any) -> Any:
         if reference_of(value) is not None:
@@ -88,6 +90,13 @@ def reference_of(value: Any) -> str | None:
         name: str = value[REFERENCE]
         return name
     return None
+
+
+def _may_hold_secrets(letter: Letter) -> bool:
+    """Whether ``_with_secrets`` has anything to look at."""
+    return isinstance(letter, NeedsInputLetter) or (
+        isinstance(letter, TaskResultLetter) and bool(letter.payload.result.inputs)
+    )
 
 
 def _with_secrets(letter: Letter, ids: Collection[str] | None, change: Callable[[str, Any], Any]) -> Letter:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -20,7 +20,7 @@ from dragoman.letters import Letter, TaskResultLetter, derived_id, joined, maske
 from dragoman.letters.kept import Posted, SealedValue
 from dragoman.letters.sensitive import REFERENCE
 from dragoman.mail.sealing import Sealing
-from dragoman.value import encode
+from dragoman.value import NeedsCareError, encode
 
 
 def posted_of(
@@ -43,7 +43,12 @@ def posted_of(
     words = _words(parted)
     hidden = sealing.named(json.dumps([words.hex(), secrets], sort_keys=True)) if secrets else ""
     name = letter.message_id or hidden or derived_id(parted)
-    where = (letter.recipient_id, team_id, name)
+    sealed: tuple[SealedValue, ...] = ()
+    if secrets:
+        where = (letter.recipient_id, team_id, name)
+        sealed = tuple(
+            SealedValue(input_id, *sealing.seal(value, *where, input_id)) for input_id, value in secrets.items()
+        )
     is_result = isinstance(letter, TaskResultLetter) and not letter.is_answer
     return Posted(
         recipient_id=letter.recipient_id,
@@ -56,9 +61,7 @@ def posted_of(
         fingerprint=hashlib.sha256(words + hidden.encode()).digest(),
         status=letter.payload.status if is_result else None,
         needs=letter.depends_on,
-        sealed=tuple(
-            SealedValue(input_id, *sealing.seal(value, *where, input_id)) for input_id, value in secrets.items()
-        ),
+        sealed=sealed,
         trace_id=letter.trace_id or None,
         session_id=session_id or letter.session_id,
         message_id=message_id,
@@ -69,8 +72,20 @@ def posted_of(
 
 def _words(letter: Letter) -> bytes:
     """What makes a letter this one and no other, whatever order its keys have."""
-    said = (letter.sender_id, letter.recipient_id, letter.task_id, letter.type, msgspec.Raw(encode(letter.payload)))
-    return hashlib.sha256(msgspec.json.encode(msgspec.json.decode(msgspec.json.encode(said)), order="sorted")).digest()
+    said = (letter.sender_id, letter.recipient_id, letter.task_id, letter.type)
+    try:
+        data = _SORTED.encode((*said, letter.payload))
+    except NeedsCareError:  # it holds what is not known here, in bytes of its own
+        plain = msgspec.json.decode(encode(letter.payload))
+        data = _SORTED.encode((*said, plain))
+    return hashlib.sha256(data).digest()
+
+
+def _care(_: object) -> None:
+    raise NeedsCareError
+
+
+_SORTED: Final = msgspec.json.Encoder(order="sorted", enc_hook=_care)
 
 
 def shown(posted: Posted) -> Letter:

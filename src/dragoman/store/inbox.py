@@ -128,6 +128,7 @@ def _handed(
 
 def _buried_unread(key: Key, row: Sequence[Any], error: DamagedError, dead_id: str, now: datetime) -> Steps:
     """A letter that is not what was written is not handed out, and keeps nobody behind it waiting."""
+    yield locked(key)
     yield from _ended(key, row[4], "dead", "damaged", now)
     yield from bury(
         DeadLetter(
@@ -183,9 +184,17 @@ def lost(key: Key) -> ConflictError:
 # --- ending ----------------------------------------------------------------------------------------------------------
 
 
-def _held(key: Key, lease: str) -> Generator[Statement, Rows, tuple[Any, ...] | None]:
+_HELD: Final = f"SELECT state, lease, task_id, attempts FROM inbox WHERE {KEYED}{LOCKED}"
+_HELD_IN_LOCKED: Final = (  # whoever puts a letter into the mailbox, or takes one out, waits as well
+    "SELECT i.state, i.lease, i.task_id, i.attempts FROM inbox AS i JOIN mailboxes"
+    " ON mailboxes.recipient_id = i.recipient_id AND mailboxes.team_id = i.team_id"
+    f" WHERE i.recipient_id = ? AND i.team_id = ? AND i.letter_id = ?{LOCKED}"
+)
+
+
+def _held(key: Key, lease: str, asked: str = _HELD) -> Generator[Statement, Rows, tuple[Any, ...] | None]:
     """The row of a letter that somebody holds; nothing if it is done, ``ConflictError`` if it is in other hands."""
-    rows = yield f"SELECT state, lease, task_id, attempts FROM inbox WHERE {KEYED}{LOCKED}", key
+    rows = yield asked, key
     if not rows:
         raise unknown(key)
     if rows[0][0] in ("done", "dead"):
@@ -205,10 +214,13 @@ def settle(
     key: Key, lease: str, effect: Callable[[], Effect] | None, now: datetime
 ) -> Generator[Statement, Rows, tuple[bool, Any]]:
     """A letter is done, together with its effect: true, and what the effect gave; false if it had been done before."""
-    held = yield from _held(key, lease)
+    held = yield from _held(key, lease, _HELD if effect is not None else _HELD_IN_LOCKED)
     if held is None:
         return False, None
-    result = (yield from iter(effect())) if effect is not None else None
+    result = None
+    if effect is not None:
+        result = yield from iter(effect())
+        yield locked(key)  # only now, so that effects of several letters do not wait for each other
     yield from _ended(key, held[2], "done", None, now)
     return True, result
 
@@ -257,13 +269,19 @@ def _ended_all(tasks_of: Mapping[Key, str], now: datetime) -> Steps:
             yield from promoted("inbox", *mailbox, task_id)
 
 
+_END: Final = (
+    "UPDATE inbox SET state = ?, lease = NULL, ended_at = ?, error_class = coalesce(?, error_class)"
+    f" WHERE {KEYED} RETURNING (SELECT e.state FROM inbox AS e WHERE e.recipient_id {SAME} AND e.team_id {SAME}"
+    f" AND e.task_id {SAME} AND e.ended_at IS NULL AND e.letter_id <> ? ORDER BY e.number LIMIT 1)"
+)
+
+
 def _ended(key: Key, task_id: str, state: str, error_class: str | None, now: datetime) -> Steps:
-    yield locked(key)
-    yield (
-        f"UPDATE inbox SET state = ?, lease = NULL, ended_at = ?, error_class = coalesce(?, error_class) WHERE {KEYED}",
-        (state, micros(now), error_class, *key),
-    )
-    yield from promoted("inbox", key[0], key[1], task_id)
+    """A letter is done or dead, and the next one of its task comes forward. The mailbox is locked."""
+    recipient, team, letter_id = key
+    rows = yield _END, (state, micros(now), error_class, *key, recipient, team, task_id, letter_id)
+    if rows[0][0] == "behind":
+        yield from promoted("inbox", recipient, team, task_id)
 
 
 @operation
@@ -293,6 +311,7 @@ def fail(
             (micros(again), error_class, *key),
         )
     else:
+        yield locked(key)
         yield from _ended(key, held[2], "dead", error_class, now)
         yield from bury(dead)
     for posted in told(attempts, again is None):

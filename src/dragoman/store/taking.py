@@ -39,6 +39,9 @@ _COUNTED: Final = (
     " ON CONFLICT (recipient_id, team_id) DO UPDATE SET last_number = mailboxes.last_number + excluded.last_number"
     " RETURNING last_number"
 )
+_COUNTED_AND_NEEDED: Final = (
+    f"{_COUNTED}, (SELECT 1 FROM task_needs AS n WHERE n.needed_id = ? AND n.team_id = ? LIMIT 1)"
+)
 _OPEN: Final = {"inbox": " AND e.ended_at IS NULL", "outbox": ""}
 _INTO: Final = {
     table: f"INSERT INTO {table} (recipient_id, team_id, letter_id, number, task_id, state, available_at, attempts,"
@@ -68,9 +71,11 @@ def posting(posted: Posted, now: datetime, *, away: bool) -> Generator[Statement
     if not (yield from keep(posted, now)):
         return receipt_of(posted, (yield from _state(key_of(posted))), is_new=False)
     is_held = bool(posted.needs) and (yield from tasks.need(posted, now))
-    state = yield from into("outbox" if away else "inbox", posted, now, is_held=is_held)
     if posted.status is not None:
         yield from tasks.note(posted, now)
+    state, is_needed = yield from _into("outbox" if away else "inbox", posted, now, is_held=is_held)
+    if is_needed and tasks.is_success(posted):
+        yield from tasks.let_go(posted)
     return receipt_of(posted, "away" if away else state, is_new=True)
 
 
@@ -87,16 +92,22 @@ def _state(key: Key) -> Generator[Statement, Rows, LetterState]:
 
 def into(table: str, posted: Posted, now: datetime, *, is_held: bool) -> Generator[Statement, Rows, LetterState]:
     """Put a letter at the end of a mailbox."""
+    return (yield from _into(table, posted, now, is_held=is_held))[0]
+
+
+def _into(
+    table: str, posted: Posted, now: datetime, *, is_held: bool
+) -> Generator[Statement, Rows, tuple[LetterState, bool]]:
+    """The same, and whether something waits for the letter's task."""
     recipient, team, task, at = posted.recipient_id, posted.team_id, posted.task_id, micros(now)
-    ((number,),) = yield _COUNTED, (recipient, team, 1)
+    ((number, is_needed),) = yield _COUNTED_AND_NEEDED, (recipient, team, 1, task, team)
     begin = (recipient, team, posted.letter_id, number, task)
     end = (at if table == "outbox" else 0, at)
     if is_held:
         yield _HELD[table], (*begin, *end)
-        return "held"
+        return "held", is_needed is not None
     ((state,),) = yield _PLACED[table], (*begin, recipient, team, task, *end)
-    placed: LetterState = state
-    return placed
+    return state, is_needed is not None
 
 
 # --- several ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ _NOTE = _NOTE_SEVERAL.format("(?, ?, ?, ?)")
 _UNLESS_DONE = (  # what has succeeded once has
     "DO UPDATE SET state = excluded.state, changed_at = excluded.changed_at WHERE task_states.state <> 'succeeded'"
 )
-_NEEDED = "SELECT 1 FROM task_needs WHERE needed_id = ? AND team_id = ? LIMIT 1"
+_NOTE_UNLESS_DONE = f"{_NOTE} {_UNLESS_DONE}"
 
 
 def need(posted: Posted, now: datetime) -> Generator[Statement, Rows, bool]:
@@ -75,18 +75,25 @@ def _way(first: str, last: str, team: str) -> Generator[Statement, Rows, tuple[s
     return ()
 
 
+def is_success(posted: Posted) -> bool:
+    """Whether a letter says that its task has succeeded."""
+    return posted.type == "task_result" and posted.status == "success"
+
+
 def note(posted: Posted, now: datetime) -> Steps:
-    """Note what a result says of its task, and let go what was held for it."""
-    if posted.type != "task_result" or posted.status is None:
-        return
-    task, team, state = posted.task_id, posted.team_id, _STATES.get(posted.status, posted.status)
-    yield f"{_NOTE} {_UNLESS_DONE}", (task, team, state, micros(now))
-    if state == "succeeded" and (yield _NEEDED, (task, team)):
-        yield from _succeeded(task, team)
+    """Note what a result says of its task. What was held for it is looked for after that, and let go."""
+    if posted.type == "task_result" and posted.status is not None:
+        state = _STATES.get(posted.status, posted.status)
+        yield _NOTE_UNLESS_DONE, (posted.task_id, posted.team_id, state, micros(now))
+
+
+def let_go(posted: Posted) -> Steps:
+    """Let go what was held for the task of a letter."""
+    yield from _succeeded(posted.task_id, posted.team_id)
 
 
 def note_all(letters: Sequence[Posted], now: datetime) -> Steps:
-    """The same for several."""
+    """Note what results say of their tasks, and let go what was held for them."""
     states: dict[tuple[str, str], str] = {}
     for posted in letters:
         task = (posted.task_id, posted.team_id)
