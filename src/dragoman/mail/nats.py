@@ -364,7 +364,8 @@ class NatsTransport:
     async def _acknowledge_all(self, messages: Sequence[Msg], origins: Mapping[str, list[Key]]) -> None:
         """Tell the senders, and the broker, that letters have arrived."""
         await self._send_receipts(origins)
-        await asyncio.gather(*(self._acknowledge(message) for message in messages))
+        for message in messages:
+            await self._acknowledge(message)
 
     async def _read(self, message: Msg) -> Posted | None:
         """The letter of a message; what is none is a dead letter, and is not brought again."""
@@ -384,8 +385,8 @@ class NatsTransport:
         return None
 
     async def _acknowledge(self, message: Msg) -> None:
-        with contextlib.suppress(*_TROUBLE):  # it comes again, and the inbox knows it
-            await message.ack_sync(timeout=_PUBLISH_S)
+        with contextlib.suppress(*_TROUBLE):  # nobody waits for an answer: it comes again, and the inbox knows it
+            await message.ack()
 
     async def _send_receipts(self, origins: Mapping[str, list[Key]]) -> None:
         assert self._client is not None
