@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -9,18 +10,18 @@ import pytest
 from dragoman.letters import Letter, error_letter, needs_input_letter, task_result_letter
 from dragoman.mail import Mail
 from dragoman.store import Store
+from tests.mail.waiting import bounded
 from tests.store.conftest import (
     Clock,
     clock,
     place,
     postgres,
     postgres_server,
-    pytest_pyfunc_call,
     runner,
     shared_place,
     store,
 )
-from tests.store.faults.conftest import chance, count, pytest_terminal_summary
+from tests.store.faults.conftest import IS_LONG, chance, count, pytest_terminal_summary
 
 __all__ = [
     "Clock",
@@ -30,7 +31,6 @@ __all__ = [
     "place",
     "postgres",
     "postgres_server",
-    "pytest_pyfunc_call",
     "pytest_terminal_summary",
     "runner",
     "shared_place",
@@ -38,6 +38,17 @@ __all__ = [
 ]
 
 WHEN = "2026-11-15T12:00:00Z"
+_LONGEST_S = 3_000 if IS_LONG else 400  # that a test may take
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine, and let none of them wait for ever."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    pyfuncitem.funcargs["runner"].run(bounded(pyfuncitem.obj(**given), _LONGEST_S))
+    return True
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from dragoman.store import Store, open_store
 from tests.mail.brokers import Broker, Cluster, running
 from tests.mail.conftest import result
 from tests.mail.consumers import KEYS, MADE, Consumers, Orders, effects, steps
+from tests.mail.waiting import within
 from tests.store.conftest import Place
 from tests.store.faults.conftest import IS_LONG, times
 
@@ -98,13 +99,14 @@ async def test_a_consumer_that_does_not_tell_the_inbox_what_it_did_is_caught(
 
 async def doubled(transport: NatsTransport, posted: list[Posted], chance: random.Random) -> int:
     """Publish copies of letters that the broker does not know for copies, as a broker that redelivers would."""
-    await transport._connected.wait()
-    assert transport._js is not None
     total = 0
-    for one in posted:
-        for _ in range(chance.randint(0, 4)):
-            await transport._js.publish(transport._subject(one.recipient_id, one.team_id), packed(one))
-            total += 1
+    async with within(GIVE_UP_S, "a broker that takes copies"):
+        await transport._connected.wait()
+        assert transport._js is not None
+        for one in posted:
+            for _ in range(chance.randint(0, 4)):
+                await transport._js.publish(transport._subject(one.recipient_id, one.team_id), packed(one))
+                total += 1
     return total
 
 
@@ -194,7 +196,7 @@ async def test_two_servers_on_one_postgres_and_a_cluster_exchange_mail_while_the
 
 async def leader_of(transport: NatsTransport, cluster: Cluster) -> Broker:
     """The server that leads the stream, once there is one."""
-    async with asyncio.timeout(60):
+    async with within(60, "a leader of the stream"):
         while True:
             await transport._connected.wait()
             try:

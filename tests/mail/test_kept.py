@@ -13,6 +13,7 @@ from dragoman.mail import Mail, Sealing
 from dragoman.mail.posting import posted_of
 from dragoman.store import Store, open_store
 from tests.mail.conftest import Clock, result
+from tests.mail.waiting import within
 from tests.store.conftest import Place
 
 
@@ -103,7 +104,7 @@ async def test_letters_of_a_task_follow_each_other_however_receipts_and_letters_
         for number in range(60):
             posted = posted_of(result("T", message_id=f"L{number}"), sealing)
             await asyncio.gather(one.mail.post(posted, away=True), two.mail.receipts(keys[max(0, number - 1) : number]))
-        async with asyncio.timeout(30):
+        async with within(30, "an outbox that is empty"):
             while claimed := await one.mail.claim(60, 10):
                 await two.mail.receipts([("ARCH", "", posted.letter_id) for posted, _, _ in claimed])
         assert [counts.away for counts in await one.mail.counts()] in ([], [0])

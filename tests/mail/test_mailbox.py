@@ -9,6 +9,7 @@ import pytest
 from dragoman.mail import Delivery, Mail, RetryRule
 from dragoman.store import Store
 from tests.mail.conftest import Clock, result
+from tests.mail.waiting import ended, within
 from tests.store.conftest import Place
 
 
@@ -58,11 +59,11 @@ async def test_a_worker_goes_on_behind_what_failed(store: Store) -> None:
 
     async with mail.mailbox("ARCH") as mailbox:
         working = asyncio.create_task(mailbox.work(function))
-        while {one.state for one in await mail.letters(recipient_id="ARCH")} != {"done", "dead"}:
-            assert not working.done()
-            await asyncio.sleep(0.01)
-        working.cancel()
-        await asyncio.wait([working])
+        async with within(30, "letters that are done or dead"):
+            while {one.state for one in await mail.letters(recipient_id="ARCH")} != {"done", "dead"}:
+                assert not working.done()
+                await asyncio.sleep(0.01)
+        await ended(working)
     assert sorted(seen) == ["L0", "L1", "L1", "L2", "L3"]
     assert [dead.letter_id for dead in await mail.dead_letters()] == ["L1"]
 
@@ -79,10 +80,10 @@ async def test_a_loop_that_is_cancelled_gives_its_letters_back(mail: Mail) -> No
                 await asyncio.sleep(60)
 
     task = asyncio.create_task(loop())
-    await begun.wait()
+    async with within(30, "the first letter"):
+        await begun.wait()
     assert await mail.receive("ARCH") == []
-    task.cancel()
-    await asyncio.wait([task])
+    await ended(task)
     again = await mail.receive("ARCH")
     assert [delivery.attempts for delivery in again] == [1, 1, 1]
 
@@ -100,9 +101,9 @@ async def test_a_mailbox_that_waits_is_told_of_a_letter(store: Store) -> None:
     for number in range(3):
         await asyncio.sleep(0.1)
         await mail.send(result(message_id=f"L{number}"))
-        assert await asyncio.wait_for(got.get(), 10) == f"L{number}"
-    task.cancel()
-    await asyncio.wait([task])
+        async with within(10, f"letter {number}"):
+            assert await got.get() == f"L{number}"
+    await ended(task)
 
 
 async def test_a_mailbox_finds_what_another_process_sent(shared_place: Place) -> None:
@@ -110,7 +111,8 @@ async def test_a_mailbox_finds_what_another_process_sent(shared_place: Place) ->
         waiting = asyncio.ensure_future(mailbox.__anext__())
         await asyncio.sleep(0.05)
         await Mail(two).send(result(message_id="L0"))
-        assert (await asyncio.wait_for(waiting, 10)).letter_id == "L0"
+        async with within(10, "a letter of another process"):
+            assert (await waiting).letter_id == "L0"
 
 
 async def test_a_letter_in_hand_is_kept_for_as_long_as_the_body_takes(store: Store) -> None:

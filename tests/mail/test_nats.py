@@ -18,6 +18,7 @@ from dragoman.store import open_store
 from tests.mail.brokers import Broker, running
 from tests.mail.conftest import failure, request, result
 from tests.mail.test_sealing import KEY, found_in
+from tests.mail.waiting import within
 
 KEYS = f"a:{KEY}"
 
@@ -44,7 +45,8 @@ async def opened(folder: Path, name: str, broker: Broker, **options: object) -> 
 async def received(mail: Mail, recipient: str, count: int, within_s: float = 30) -> list[str]:
     """The ids of letters, acknowledged as they come."""
     seen: list[str] = []
-    async with asyncio.timeout(within_s), mail.mailbox(recipient, at_once=50) as mailbox:
+    wanted = f"{count} letters to {recipient}"
+    async with within(within_s, wanted), mail.mailbox(recipient, at_once=50) as mailbox:
         async for delivery in mailbox:
             await delivery.ack()
             seen.append(delivery.letter_id)
@@ -55,7 +57,7 @@ async def received(mail: Mail, recipient: str, count: int, within_s: float = 30)
 
 async def emptied(mail: Mail, within_s: float = 30) -> None:
     """Wait until every letter has its receipt."""
-    async with asyncio.timeout(within_s):
+    async with within(within_s, "a receipt for every letter"):
         while any(one.away for one in await mail.counts()):
             await asyncio.sleep(0.02)
 
@@ -110,7 +112,7 @@ async def test_a_broker_that_loses_everything_loses_nothing(tmp_path: Path, brok
     async with opened(tmp_path, "one", broker) as here:
         for number in range(50):
             await here.send(result(f"T{number}", message_id=f"L{number}"))
-        async with asyncio.timeout(20):
+        async with within(20, "something on the disk of the broker"):
             while not broker.data.exists() or (await here.store.mail.next_to_send()) is None:
                 await asyncio.sleep(0.05)
             await asyncio.sleep(0.5)
@@ -140,9 +142,9 @@ async def test_what_the_broker_has_and_never_brings_is_sent_again(tmp_path: Path
         await here.send(result("T", message_id="L"))
         transport = here.transport
         assert isinstance(transport, NatsTransport)
-        await transport._connected.wait()
-        assert transport._js is not None
-        async with asyncio.timeout(20):
+        async with within(20, "a letter on the broker"):
+            await transport._connected.wait()
+            assert transport._js is not None
             while (await transport._js.stream_info("DRAGOMAN_MAIL")).state.messages == 0:
                 await asyncio.sleep(0.02)
         subscription = await transport._consumer("ARCH", "")
@@ -157,7 +159,7 @@ async def test_a_receipt_that_was_lost_is_sent_again(tmp_path: Path, broker: Bro
     async with opened(tmp_path, "two", broker) as there:
         async with opened(tmp_path, "one", broker) as here:
             await here.send(result("T", message_id="L"))
-            async with asyncio.timeout(20):
+            async with within(20, "a letter and its receipt"):
                 while not await there.receive("ARCH", limit=1, lease_s=0.01):
                     await asyncio.sleep(0.05)
                 await emptied(here)
@@ -204,7 +206,7 @@ async def test_what_is_no_letter_on_the_broker_is_a_dead_letter_and_does_not_com
         await here.send(result("T", message_id="L"))
         client = await nats.connect(broker.url)
         try:
-            async with asyncio.timeout(20):
+            async with within(20, "a stream to publish to"):
                 while True:
                     with contextlib.suppress(Exception):
                         await client.jetstream().publish("dragoman.mail._.ARCH", b'{"nonsense":1}')
@@ -213,7 +215,7 @@ async def test_what_is_no_letter_on_the_broker_is_a_dead_letter_and_does_not_com
         finally:
             await client.close()
         assert await received(here, "ARCH", 1) == ["L"]
-        async with asyncio.timeout(20):
+        async with within(20, "a dead letter"):
             while not await here.dead_letters():
                 await asyncio.sleep(0.05)
         assert [dead.reason for dead in await here.dead_letters()] == ["invalid_message"]
@@ -222,11 +224,11 @@ async def test_what_is_no_letter_on_the_broker_is_a_dead_letter_and_does_not_com
 async def test_a_secret_is_in_no_file_of_the_broker(tmp_path: Path, broker: Broker) -> None:
     async with opened(tmp_path, "one", broker) as here, opened(tmp_path, "two", broker) as there:
         await there.send(request(message_id="ASK"))
-        async with asyncio.timeout(20):
+        async with within(20, "the question"):
             while not (asked := await here.receive("HUMAN")):
                 await asyncio.sleep(0.02)
         await here.answer(asked[0], {"api_key": "correct horse battery staple", "preference": "a"})
-        async with asyncio.timeout(20):
+        async with within(20, "the answer"):
             while not (answered := await there.receive("CA")):
                 await asyncio.sleep(0.02)
         assert (await answered[0].opened()).payload.result.inputs["api_key"] == "correct horse battery staple"

@@ -20,6 +20,7 @@ from dragoman.store import open_store
 from tests.mail.brokers import Cluster, free_port, running
 from tests.mail.conftest import result
 from tests.mail.consumers import KEYS
+from tests.mail.waiting import ended, within
 from tests.store.faults.conftest import times
 
 _TRY_AGAIN = (DragomanError, OSError, TimeoutError)
@@ -74,7 +75,7 @@ def two_servers(folder: Path, url: str, cluster: Cluster) -> Iterator[list[Serve
 
 async def _sent(servers: list[Server], number: int) -> None:
     """Send a letter to one server, or to the other."""
-    async with asyncio.timeout(120):
+    async with within(120, f"a server that takes letter {number}"):
         for turn in range(1_000):
             server = servers[(number + turn) % 2]
             with contextlib.suppress(*_TRY_AGAIN):
@@ -105,7 +106,7 @@ async def test_mail_goes_on_while_servers_and_brokers_are_killed(
     async with open_store(url) as store:  # so that the tables are there
         cluster = Cluster(tmp_path / "cluster")
         with running(cluster), two_servers(tmp_path, url, cluster) as servers:
-            async with asyncio.timeout(120):
+            async with within(120, "two servers that answer"):
                 while not all([await asyncio.to_thread(server.is_up) for server in servers]):
                     await asyncio.sleep(0.2)
             seen: set[str] = set()
@@ -121,12 +122,11 @@ async def test_mail_goes_on_while_servers_and_brokers_are_killed(
                 servers[turn % 2].start()
                 await asyncio.to_thread(broker.start)
                 await sending
-            async with asyncio.timeout(180):
+            async with within(180, f"{rounds * part} letters and their receipts"):
                 while len(seen) < rounds * part or any(one.away for one in await store.mail.counts()):
                     await asyncio.sleep(0.2)
             for task in taking:
-                task.cancel()
-            await asyncio.wait(taking)
+                await ended(task)
         states = [one.state for one in await store.mail.find(limit=rounds * part + 1)]
     count(f"{rounds * part} letters by two servers, {rounds} times a server and a broker killed")
     assert seen == {f"L{number}" for number in range(rounds * part)}

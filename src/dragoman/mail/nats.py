@@ -56,6 +56,7 @@ _MAX_PAYLOAD: Final = 1024 * 1024  # what a server takes unless it is told other
 _FETCH_S: Final = 5.0
 _PUBLISH_S: Final = 5.0
 _RECONNECT_S: Final = 0.25
+_CLOSING_S: Final = 5.0
 _ORIGIN: Final = "Dragoman-Origin"
 _MESSAGE_ID: Final = "Nats-Msg-Id"
 _TROUBLE: Final = (nats.errors.Error, OSError, TimeoutError, EOFError)
@@ -116,8 +117,7 @@ class NatsTransport:
         self._connected.clear()
         self._attended.clear()
         if client is not None:
-            with contextlib.suppress(*_TROUBLE):
-                await client.close()
+            await _ended(client.close())
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=f"dragoman-nats-{name}")
@@ -142,8 +142,7 @@ class NatsTransport:
                 self._connected.set()
                 await lost.wait()
             self._connected.clear()
-            with contextlib.suppress(*_TROUBLE):
-                await client.close()
+            await _ended(client.close())
 
     async def _connection(self, lost: asyncio.Event) -> Client:
         """A connection that is not mended when it is lost: the client would leave sockets open behind it."""
@@ -168,8 +167,7 @@ class NatsTransport:
                 **self._options,
             )
         except BaseException:
-            with contextlib.suppress(*_TROUBLE):
-                await client.close()
+            await _ended(client.close())
             raise
         return client
 
@@ -295,8 +293,7 @@ class NatsTransport:
                 try:
                     await self._pull_from(subscription)
                 finally:
-                    with contextlib.suppress(*_TROUBLE):
-                        await subscription.unsubscribe()
+                    await _ended(subscription.unsubscribe())
             except _TROUBLE as error:
                 _log.debug("the letters of %s are waited for: %s", recipient_id, error)
                 await asyncio.sleep(_RECONNECT_S)
@@ -432,6 +429,13 @@ def _is_doubtful(attempts: int) -> bool:
     One whose files were damaged may have a message that it will never bring: its consumer has gone past it.
     """
     return attempts >= 4 and attempts & (attempts - 1) == 0
+
+
+async def _ended(ending: Coroutine[Any, Any, None]) -> None:
+    """End something of the client's, however it goes, and not for long: a broker that does not read keeps nobody."""
+    with contextlib.suppress(*_TROUBLE):
+        async with asyncio.timeout(_CLOSING_S):
+            await ending
 
 
 def _told(task: asyncio.Task[None]) -> None:
