@@ -6,9 +6,9 @@ stored together, all of it or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -22,12 +22,14 @@ from dragoman.store.reading import LITTLE, Found, page_within
 from dragoman.store.recent import Recent
 from dragoman.store.searching import Searching
 from dragoman.store.sessions import get_session
+from dragoman.store.unbroken import unbroken
 from dragoman.store.values import Row, Session
 from dragoman.store.writing import Draft, drafts_from, end_message
 
 _MUCH: Final = 500  # messages that are read at a time, where there are more
 
 ToolId = tuple[str, str, str]
+Result = TypeVar("Result")
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -42,6 +44,7 @@ class TurnMethods:
     """What a store does for turns."""
 
     if TYPE_CHECKING:
+        engine: str
         clock: Callable[[], datetime]
         searching: Searching
         _recent: Recent
@@ -51,6 +54,10 @@ class TurnMethods:
         async def _stored(self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], Any]) -> Any: ...
         def _owned(self, session_id: str, message: Message) -> Message: ...
         async def read(self, session_id: str, after_seq: int = 0, limit: int = 50) -> list[Row]: ...
+
+    def unbroken(self, work: Coroutine[Any, Any, Result]) -> Coroutine[Any, Any, Result]:
+        """What work with this store gives, which goes to its end although whoever waits for it is cancelled."""
+        return unbroken(work, at_once=self.engine == "sqlite")  # a connection to a server has time limits
 
     async def open_turn(self, session_id: str) -> Opened:
         """A session, its history, and what providers call its calls; ``UnknownSessionError`` if it is not there."""

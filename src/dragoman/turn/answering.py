@@ -25,7 +25,6 @@ from dragoman.message import Message, MessageStatus, TokenUsage
 from dragoman.rules import calls_of
 from dragoman.settings import Endpoint
 from dragoman.store import Row
-from dragoman.store.unbroken import unbroken
 from dragoman.turn.beginning import Turn, place_for_answer
 from dragoman.turn.calling import CANCELLED, tell_begun, tell_ended
 from dragoman.turn.growing import Growing
@@ -36,7 +35,7 @@ from dragoman.window import Fitted, fit, with_summary
 
 async def answered(turn: Turn) -> AsyncGenerator[AnswerBegan | StreamEvent | AnswerEnded, None]:
     """The answer to the history of a turn, as it arrives; at last, as it is stored."""
-    asking = await _Asking.made(turn)
+    store, asking = turn.agent.store, await _Asking.made(turn)
     try:
         yield asking.began
         async with aclosing(asking.events()) as events:
@@ -44,12 +43,12 @@ async def answered(turn: Turn) -> AsyncGenerator[AnswerBegan | StreamEvent | Ans
                 asking.growing.take(event)
                 yield event
     except (asyncio.CancelledError, GeneratorExit):
-        await unbroken(asking.end(CANCELLED))
+        await store.unbroken(asking.end(CANCELLED))
         raise
     except Exception:
-        await unbroken(asking.end(_broken()))
+        await store.unbroken(asking.end(_broken()))
         raise
-    yield await unbroken(asking.end())
+    yield await store.unbroken(asking.end())
 
 
 def _broken() -> Fault:
@@ -73,7 +72,7 @@ class _Asking:
         fitted = shown(turn)
         written = _written(turn, fitted)
         if turn.place is None:
-            await unbroken(_make_place(turn))
+            await turn.agent.store.unbroken(_make_place(turn))
         return cls._with_row(turn, endpoint, fitted, written)
 
     @classmethod

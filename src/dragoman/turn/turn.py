@@ -18,7 +18,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from dragoman.store.unbroken import unbroken
 from dragoman.turn.answering import answered
 from dragoman.turn.beginning import begun, question_stored
 from dragoman.turn.ending import cancelled, ended, failed
@@ -33,10 +32,11 @@ if TYPE_CHECKING:
 
 async def run(agent: Agent, asked: Asked, tally: Tally | None = None) -> AsyncGenerator[TurnEvent, None]:
     """One turn, as it happens. To close it, or to cancel the task that waits for it, cancels the turn."""
-    async with agent.store.turn(asked.session_id) as tenure:
+    store = agent.store
+    async with store.turn(asked.session_id) as tenure:
         turn = await begun(agent, asked, tenure, tally)
         try:
-            yield await unbroken(question_stored(turn))
+            yield await store.unbroken(question_stored(turn))
             if agent.summarises:
                 await summarised(turn)
             while True:
@@ -50,11 +50,11 @@ async def run(agent: Agent, asked: Asked, tally: Tally | None = None) -> AsyncGe
                 async with aclosing(answered(turn)) as events:
                     async for event in events:
                         yield event
-            over = await unbroken(ended(turn))
+            over = await store.unbroken(ended(turn))
         except (asyncio.CancelledError, GeneratorExit):
-            await unbroken(cancelled(turn))
+            await store.unbroken(cancelled(turn))
             raise
         except Exception as error:
-            await unbroken(failed(turn, error))
+            await store.unbroken(failed(turn, error))
             raise
     yield over

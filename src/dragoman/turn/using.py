@@ -83,7 +83,7 @@ class _Using:
                 raise AssertionError("a call has no result")
             self._news.clear()
             await self._news.wait()
-        return await unbroken(self._store_next())
+        return await self._turn.agent.store.unbroken(self._store_next())
 
     async def end(self) -> None:
         """Stop what still works, and store what it gives."""
