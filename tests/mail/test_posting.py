@@ -1,0 +1,91 @@
+"""What is kept of a letter: its fingerprint is the same for ever, whatever order its keys have."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.errors import LetterError
+from dragoman.letters import Letter, TaskResultLetter, read_letter, write_letter
+from dragoman.letters.reading import reread
+from dragoman.mail.posting import posted_of
+from dragoman.mail.sealing import Sealing
+from dragoman.value import encode
+from tests.mail.conftest import failure, request, result
+
+SEALING = Sealing.in_memory()
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def as_first_defined(letter: Letter) -> bytes:
+    """The fingerprint of a letter without secrets, as inboxes have it since there are any."""
+    said = [letter.sender_id, letter.recipient_id, letter.task_id, letter.type, msgspec.Raw(encode(letter.payload))]
+    sorted_keys = msgspec.json.encode(msgspec.json.decode(msgspec.json.encode(said)), order="sorted")
+    return hashlib.sha256(hashlib.sha256(sorted_keys).digest()).digest()
+
+
+@given(st.dictionaries(st.text(max_size=8), PLAIN, max_size=4))
+def test_a_fingerprint_is_what_it_was_when_it_was_first_defined(details: dict[str, Any]) -> None:
+    letter = failure(details=details, suggested_actions=["a", "b"], message_id="L")
+    assert posted_of(letter, SEALING).fingerprint == as_first_defined(letter)
+
+
+def test_a_field_that_is_not_known_counts_and_its_place_does_not() -> None:
+    plain = msgspec.json.decode(write_letter(result(message_id="L")))
+    for payload in (
+        {"status": "success", "zz": {"b": 1, "a": 2}, "result": {"output": "x"}},
+        {"zz": {"a": 2, "b": 1}, "result": {"output": "x"}, "status": "success"},
+    ):
+        letter = read_letter(msgspec.json.encode({**plain, "payload": payload}))
+        assert posted_of(letter, SEALING).fingerprint == as_first_defined(letter)
+    first, second = [
+        posted_of(read_letter(msgspec.json.encode({**plain, "payload": {**plain["payload"], "zz": value}})), SEALING)
+        for value in (1, 2)
+    ]
+    assert first.fingerprint != second.fingerprint
+
+
+@pytest.mark.parametrize(
+    "letter", [result(score=0.5, metrics={"duration_ms": 5}), failure(details={"a": [1]}), request()]
+)
+def test_a_letter_that_was_made_is_read_again_as_writing_and_reading_would(letter: Letter) -> None:
+    read, text = reread(letter)
+    assert text == write_letter(letter)
+    assert read == read_letter(text)
+    assert read is not letter
+
+
+def test_what_was_made_and_is_no_letter_is_refused_as_writing_would() -> None:
+    letter = result()
+    assert isinstance(letter, TaskResultLetter)
+    payload = letter.payload
+    for wrong in (
+        letter.replace(context={"a": float("nan")}),
+        letter.replace(context={1: 2}),
+        letter.replace(context={"message_id": 5}),
+        letter.replace(context={"depends_on": ["not a name"]}),
+        letter.replace(timestamp="yesterday"),
+        letter.replace(sender_id="not a name"),
+        letter.replace(payload=payload.replace(score=float("inf"))),
+        letter.replace(payload=payload.replace(success=False)),
+        letter.replace(payload=payload.replace(result=payload.result.replace(inputs={"a": {1}}))),
+        letter.replace(payload=payload.replace(status="done")),
+    ):
+        with pytest.raises(LetterError) as written:
+            write_letter(wrong)
+        with pytest.raises(LetterError) as again:
+            reread(wrong)
+        assert again.value.what == written.value.what

@@ -1,0 +1,267 @@
+"""What letters do several at a time is what they do one by one; and what comes of age is handed out in its order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from dragoman.errors import ConflictError
+from dragoman.letters import Letter
+from dragoman.letters.kept import Posted
+from dragoman.mail import Mail, RetryRule, Sealing
+from dragoman.mail.posting import posted_of
+from dragoman.store import Store, open_store
+from dragoman.store.batches import in_groups, listed
+from dragoman.store.letters import LETTER, row_of
+from dragoman.store.schema import migrations
+from tests.mail.conftest import Clock, failure, result
+
+ROUNDS = 12
+
+
+def rows_of(sql: str, *arguments: Any) -> Generator[Any, Any, Any]:
+    return (yield sql, arguments)
+
+
+async def everything(store: Store, team: str) -> dict[str, Any]:
+    """What the tables say of a team's mail, but for names that are drawn anew each time."""
+    asked = {
+        "inbox": "recipient_id, letter_id, number, task_id, state, attempts, error_class, lease IS NULL",
+        "outbox": "recipient_id, letter_id, number, task_id, state, attempts, broker_seq",
+        "letters": "recipient_id, letter_id, task_id, fingerprint",
+        "mailboxes": "recipient_id, last_number",
+        "task_states": "task_id, state",
+        "task_needs": "task_id, needed_id, recipient_id, letter_id",
+        "dead_letters": "recipient_id, letter_id, reason",
+        "sealed_values": "recipient_id, letter_id, input_id",
+    }
+    return {
+        table: sorted(await store._read(rows_of(f"SELECT {columns} FROM {table} WHERE team_id = ?", team)), key=repr)
+        for table, columns in asked.items()
+    }
+
+
+def some_letters(chance: random.Random, count: int) -> list[Letter]:
+    """Letters to few recipients about few tasks, some of them twice."""
+    made: list[Letter] = []
+    for number in range(count):
+        about = {"to": chance.choice("AB"), "message_id": f"L{number}"}
+        task = f"T{chance.randrange(6)}"
+        status = chance.choice(("success", "failed", "partial_success"))
+        secret = {"inputs": {"a": "first-secret"}} if chance.random() < 0.1 else {}
+        made.append(failure(task, **about) if chance.random() < 0.2 else result(task, status=status, **secret, **about))
+        if chance.random() < 0.2:
+            made.append(chance.choice(made))
+    return made
+
+
+def held_letters() -> list[Letter]:
+    return [failure(f"H{number}", to="C", message_id=f"H{number}", depends_on=[f"T{number}"]) for number in range(6)]
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_letters_that_are_sent_together_are_taken_as_if_one_by_one(
+    store: Store, clock: Clock, chance: random.Random, away: bool
+) -> None:
+    store.clock = clock
+    mail = Mail(store)
+    for turn in range(ROUNDS):
+        teams = [mail.of(team_id=f"{name}{turn}") for name in ("one", "all")]
+        given = some_letters(chance, chance.choice((2, 5, 17, 70)))
+        receipts: list[list[Any]] = []
+        for mail in teams:
+            posted = [posted_of(letter, mail.sealing, team_id=mail.team_id) for letter in (*held_letters(), *given)]
+            for one in posted[:6]:
+                await store.mail.post(one, away=away)
+            if mail is teams[0]:
+                receipts.append([await store.mail.post(one, away=away) for one in posted[6:]])
+            else:
+                first = chance.randrange(len(given))
+                receipts.append(await store.mail.post_all(posted[6 : 6 + first], away=away))
+                receipts[-1] += await store.mail.post_all(posted[6 + first :], away=away)
+        assert [(one.letter_id, one.is_new) for one in receipts[0]] == [
+            (one.letter_id, one.is_new) for one in receipts[1]
+        ]
+        one_by_one, together = [await everything(store, mail.team_id) for mail in teams]
+        assert one_by_one == together
+
+
+async def test_letters_that_arrive_together_are_taken_as_if_one_by_one(
+    store: Store, clock: Clock, chance: random.Random
+) -> None:
+    store.clock = clock
+    mail = Mail(store)
+    for turn in range(ROUNDS):
+        teams = [mail.of(team_id=f"{name}{turn}") for name in ("one", "all")]
+        given = some_letters(chance, chance.choice((2, 5, 17, 70)))
+        ours = [letter for letter in given if chance.random() < 0.3]  # which went out from here
+        false = [letter.replace(task_id="T9") for letter in given if chance.random() < 0.1]
+        receipts: list[list[Any]] = []
+        for mail in teams:
+
+            def posted(letters: Sequence[Letter], mail: Mail = mail) -> list[Posted]:
+                return [posted_of(letter, mail.sealing, team_id=mail.team_id) for letter in letters]
+
+            for one in posted([*held_letters(), *ours]):
+                await store.mail.post(one, away=True)
+            brought = posted([*given, *false])
+            if mail is teams[0]:
+                receipts.append([receipt for one in brought for receipt in await store.mail.arrive([one])])
+            else:
+                receipts.append(await store.mail.arrive(brought))
+        assert [(one.letter_id, one.is_new) for one in receipts[0]] == [
+            (one.letter_id, one.is_new) for one in receipts[1]
+        ]
+        one_by_one, together = [await everything(store, mail.team_id) for mail in teams]
+        assert one_by_one == together
+
+
+async def test_letters_that_are_done_together_end_as_if_one_by_one(
+    store: Store, clock: Clock, chance: random.Random
+) -> None:
+    store.clock = clock
+    for turn in range(ROUNDS):
+        count = chance.choice((2, 5, 17, 70))
+        given = [result(f"T{number % 7}", message_id=f"L{number}") for number in range(count)]
+        seed = chance.getrandbits(32)
+        ends: list[list[Any]] = []
+        teams = [Mail(store).of(team_id=f"{name}{turn}") for name in ("one", "all")]
+        for mail in teams:
+            drawn = random.Random(seed)
+            await mail.send_all(given)
+            ends.append([])
+            while held := await mail.receive("ARCH", limit=50, lease_s=1):
+                if drawn.random() < 0.2:
+                    clock.move(seconds=2)
+                others = await mail.receive("ARCH", limit=2)
+                asked = [*held, *others, *held[:2]]
+                drawn.shuffle(asked)
+                if mail is teams[0]:
+                    for delivery in asked:
+                        try:
+                            ends[-1].append(await delivery.ack())
+                        except ConflictError as error:
+                            ends[-1].append(error.code)
+                else:
+                    told = await mail.ack_all(asked)
+                    ends[-1] += [end.code if isinstance(end, ConflictError) else end for end in told]
+        assert ends[0] == ends[1]
+        one_by_one, together = [await everything(store, mail.team_id) for mail in teams]
+        assert one_by_one == together
+        assert {row[4] for row in together["inbox"]} == {"done"}
+
+
+async def test_a_conflict_in_the_middle_of_many_lets_none_of_them_in(mail: Mail) -> None:
+    many = [result(f"T{number}", message_id=f"L{number}") for number in range(80)]
+    with pytest.raises(ConflictError) as caught:
+        await mail.send_all([*many, result("T", message_id="L40", output="else")])
+    assert caught.value.code == "letter_conflict"
+    assert await mail.letters() == []
+    assert [one.is_new for one in await mail.send_all([*many, many[40]])] == [True] * 80 + [False]
+
+
+async def test_where_the_broker_has_each_of_many_letters_is_noted(mail: Mail, store: Store, clock: Clock) -> None:
+    sent = [result(f"T{number}", to="AB"[number % 2], message_id=f"L{number}") for number in range(90)]
+    await store.mail.post_all([posted_of(letter, mail.sealing) for letter in sent], away=True)
+    claimed = await store.mail.claim(30, 100)
+    assert {attempts for _, attempts, _ in claimed} == {0}
+    places = [
+        ((posted.recipient_id, "", posted.letter_id), 100 + number) for number, (posted, _, _) in enumerate(claimed)
+    ]
+    await store.mail.published(places, 30)
+    assert await store.mail.claim(30, 100) == []
+    clock.move(seconds=31)
+    again = await store.mail.claim(30, 100)
+    assert {posted.letter_id: place for posted, _, place in again} == {key[2]: place for key, place in places}
+    assert {attempts for _, attempts, _ in again} == {1}
+
+
+# --- what comes of age -----------------------------------------------------------------------------------------------
+
+
+async def test_what_is_free_again_comes_before_what_arrived_after_it(mail: Mail, clock: Clock) -> None:
+    for number in range(6):
+        await mail.send(result(f"T{number}", message_id=f"L{number}"))
+    (_, failed) = await mail.receive("ARCH", lease_s=10, limit=2)
+    await failed.nack("later")  # for some seconds
+    assert [one.letter_id for one in await mail.receive("ARCH", limit=1)] == ["L2"]
+    clock.move(seconds=11)
+    assert [one.letter_id for one in await mail.receive("ARCH", limit=3)] == ["L0", "L1", "L3"]
+
+
+async def test_whoever_was_too_slow_is_heard_as_long_as_nobody_else_has_the_letter(mail: Mail, clock: Clock) -> None:
+    for number in range(3):
+        await mail.send(result(f"T{number}", message_id=f"L{number}"))
+    first, second, third = await mail.receive("ARCH", lease_s=1)
+    clock.move(seconds=2)
+    (taken,) = await mail.receive("ARCH", limit=1)  # all three are free by now, and one is given
+    assert taken.letter_id == "L0"
+    with pytest.raises(ConflictError):
+        await first.ack()
+    assert (await second.ack()).is_first
+    await third.extend(60)
+    assert await mail.receive("ARCH") == []
+    assert [one.leased_until is not None for one in await mail.letters()] == [True, False, True]
+
+
+async def test_a_letter_that_is_asked_for_by_its_id_is_found_when_it_is_free_again(mail: Mail, clock: Clock) -> None:
+    for number in range(3):
+        await mail.send(result(f"T{number}", message_id=f"L{number}"))
+    await mail.receive("ARCH", lease_s=1)
+    assert await mail.receive("ARCH", letter_id="L1") == []
+    clock.move(seconds=2)
+    assert [one.letter_id for one in await mail.receive("ARCH", letter_id="L1")] == ["L1"]
+
+
+async def test_a_store_of_the_version_before_hands_its_letters_out_in_their_order(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "store.db"
+    now = int(clock().timestamp() * 1_000_000)
+    connection = apsw.Connection(str(path))
+    for number, step in enumerate(migrations("sqlite")[:6], 1):
+        connection.execute(step).fetchall()
+        connection.pragma("user_version", number)
+    connection.pragma("application_id", 0x44524147)
+    rows = [  # state, available_at, lease, attempts, error_class, ended_at
+        ("ready", now - 5, None, 0, None, None),
+        ("ready", now + 9_000_000, "held", 1, None, None),
+        ("ready", now - 1, "over", 1, None, None),
+        ("ready", now + 5_000_000, None, 1, "error", None),
+        ("ready", now - 3, None, 0, None, None),
+        ("done", now - 9, None, 1, None, now - 2),
+    ]
+    for number, (state, at, lease, attempts, error, ended) in enumerate(rows, 1):
+        posted = posted_of(result(f"T{number}", message_id=f"L{number}"), Sealing.in_memory())
+        connection.execute(f"INSERT INTO letters ({LETTER}) VALUES ({', '.join('?' * 15)})", row_of(posted, clock()))
+        connection.execute(
+            "INSERT INTO inbox (recipient_id, team_id, letter_id, number, task_id, state, available_at, lease, attempts,"
+            " error_class, arrived_at, ended_at) VALUES ('ARCH', '', ?, ?, ?, ?, ?, ?, ?, ?, 1, ?)",
+            (posted.letter_id, number, posted.task_id, state, at, lease, attempts, error, ended),
+        )
+    connection.execute("INSERT INTO mailboxes VALUES ('ARCH', '', 6)")
+    connection.close()
+    async with open_store(f"sqlite:///{path}") as store:
+        store.clock = clock
+        mail = Mail(store, rules={"error": RetryRule(3)})
+        assert (await store.verify()).is_sound
+        assert (await mail.send(result("T1", message_id="L1"))).is_new is False
+        await mail.send(result("T7", message_id="L7"))
+        assert [one.letter_id for one in await mail.receive("ARCH")] == ["L1", "L3", "L5", "L7"]
+        clock.move(seconds=10)
+        assert [one.letter_id for one in await mail.receive("ARCH")] == ["L2", "L4"]
+        assert len(await mail.thread("T1")) == 1
+
+
+# --- statements ------------------------------------------------------------------------------------------------------
+
+
+def test_however_many_values_there_are_there_are_few_statements() -> None:
+    assert {marks.count("?") for count in range(1, 600) for marks, _ in listed(range(count))} == {1, 4, 16, 64, 256}
+    assert {len(group) for count in range(1, 600) for group in in_groups(range(count))} == {1, 4, 16, 64}
+    for count in range(600):
+        assert [item for group in in_groups(range(count)) for item in group] == list(range(count))
+        assert {item for _, some in listed(range(count)) for item in some} == set(range(count))
