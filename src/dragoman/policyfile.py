@@ -48,15 +48,18 @@ class PolicyRead(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
+_NOTHING: Final = PolicyRead(policy=Policy())
+
+
 class PolicyFile:
     """A policy in the first of some places that has one."""
 
     def __init__(self, places: Iterable[Path | str], registry: Registry, *, home: str | None = None) -> None:
-        self._places = tuple(Path(place) for place in places)
+        self._places = tuple(str(place) for place in places)
         self._registry = registry
         self._home = str(Path.home()) if home is None else home
         self._stamp: _Stamp | None = None
-        self._last: PolicyRead = PolicyRead(policy=Policy())
+        self._last: PolicyRead = _NOTHING
         self._good: PolicyRead | None = None
 
     @classmethod
@@ -70,22 +73,22 @@ class PolicyFile:
         """What holds now. The file is read only if it changed since the last time."""
         found = self._find()
         if found is None:
-            self._stamp, self._good, self._last = None, None, PolicyRead(policy=Policy())
+            self._stamp, self._good, self._last = None, None, _NOTHING
         elif found != self._stamp:
             self._last = self._read(found[0])
             self._stamp = found
             return self._last
-        return msgspec.structs.replace(self._last, is_news=False)
+        return msgspec.structs.replace(self._last, is_news=False) if self._last.is_news else self._last
 
     def _find(self) -> _Stamp | None:
         for place in self._places:
             try:
-                status = place.stat()
+                status = os.stat(place)  # before each turn, and a Path takes longer to ask
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError:
-                return str(place), 0, 0, 0  # it is there, and reading it says why it cannot be read
-            return str(place), status.st_mtime_ns, status.st_size, status.st_ino
+                return place, 0, 0, 0  # it is there, and reading it says why it cannot be read
+            return place, status.st_mtime_ns, status.st_size, status.st_ino
         return None
 
     def _read(self, path: str) -> PolicyRead:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _AFTER_THE_END_S: Final = 2.0  # how long a server may take to close a stream that has ended
 _REQUEST_IDS: Final = ("x-request-id", "request-id", "x-amzn-requestid", "x-goog-request-id")
-_TELLING: Final = (*_REQUEST_IDS, "retry-after", "retry-after-ms", "x-should-retry", "openai-processing-ms")
+_TELLING: Final = frozenset((*_REQUEST_IDS, "retry-after", "retry-after-ms", "x-should-retry", "openai-processing-ms"))
 _LIMITS: Final = ("x-ratelimit-", "anthropic-ratelimit-", "ratelimit-")
 
 
@@ -141,7 +141,7 @@ class _Attempts:
     async def _whole(self) -> Reply:
         self._count()
         try:
-            async with self._answer() as answer:
+            with await self._answer() as answer:
                 self._note(answer)
                 if not 200 <= answer.status < 300:
                     return _failed(await self._refusal(answer))
@@ -172,7 +172,7 @@ class _Attempts:
         self._count()
         end: StreamEvent | None = None
         try:
-            async with self._answer() as answer:
+            with await self._answer() as answer:
                 self._note(answer)
                 if not 200 <= answer.status < 300:
                     end = StreamError(await self._refusal(answer))
@@ -211,7 +211,7 @@ class _Attempts:
 
     # --- what both do ------------------------------------------------------------------------------------------------
 
-    def _answer(self) -> Any:
+    def _answer(self) -> Awaitable[Answer]:
         return self.client.transport().post(
             self.address,
             self.headers,
@@ -273,10 +273,9 @@ class _Attempts:
     def _note(self, answer: Answer) -> None:
         journal = self.journal
         journal.status = answer.status
-        journal.request_id = next((answer.headers[name] for name in _REQUEST_IDS if name in answer.headers), None)
-        journal.headers = {
-            name: value for name, value in answer.headers.items() if name in _TELLING or name.startswith(_LIMITS)
-        }
+        told = {name: value for name, value in answer.headers.items() if name in _TELLING or name.startswith(_LIMITS)}
+        journal.headers = told
+        journal.request_id = next((told[name] for name in _REQUEST_IDS if name in told), None) if told else None
         self.should_retry = said_should_retry(answer.headers)
 
     def _count(self) -> None:

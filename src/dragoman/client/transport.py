@@ -8,13 +8,12 @@ another scheme, host or port, because the key would go along.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import ssl
 import urllib.request
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Final
+from typing import Final, Self
 
 import aiohttp
 from yarl import URL
@@ -29,18 +28,27 @@ _THIS_MACHINE: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class Answer:
-    """An answer whose head has arrived."""
+    """An answer whose head has arrived. What was not read of it when its ``with`` ends is cut off."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
         self.status = response.status
         self.headers = {name.lower(): value for name, value in response.headers.items()}
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._response.release()  # kept for the next call if it was read to its end, else closed
+
     async def piece(self, within_s: float | None) -> bytes:
         """What arrives next, or nothing at the end. ``TimeoutError`` if that takes too long."""
+        content = self._response.content
         try:
+            if (piece := content.read_nowait(-1)) or content.at_eof():
+                return piece  # it was there already
             async with asyncio.timeout(within_s):
-                return await self._response.content.readany()
+                return await content.readany()
         except (aiohttp.ClientError, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise
@@ -65,16 +73,11 @@ class Transport:
         """Close every connection."""
         await self._session.close()
 
-    @asynccontextmanager
     async def post(
         self, address: str, headers: dict[str, str], body: bytes, *, connect_s: float, head_s: float
-    ) -> AsyncIterator[Answer]:
-        """The answer to a request, once its head is there. What was not read of it when this ends is cut off."""
-        response = await self._asked(URL(address, encoded=True), headers, body, connect_s, head_s)
-        try:
-            yield Answer(response)
-        finally:
-            response.release()  # kept for the next call if it was read to its end, else closed
+    ) -> Answer:
+        """The answer to a request, once its head is there, to be used in a ``with``."""
+        return Answer(await self._asked(_url_of(address), headers, body, connect_s, head_s))
 
     async def _asked(
         self, url: URL, headers: dict[str, str], body: bytes, connect_s: float, head_s: float
@@ -120,6 +123,11 @@ class Transport:
             known = urllib.request.getproxies()
             self._proxies[origin] = None if is_direct else known.get(url.scheme) or known.get("all")
         return self._proxies[origin]
+
+
+@functools.lru_cache(maxsize=256)
+def _url_of(address: str) -> URL:
+    return URL(address, encoded=True)
 
 
 def _left_in(content: aiohttp.StreamReader) -> bytes:

@@ -37,6 +37,8 @@ def problems(entry: Any) -> list[str]:
 
 def checked(entry: Any, where: str = "entry") -> Entry:
     """A copy of an entry; ``FormatError`` if it is none."""
+    if type(entry) is dict and _is_right(entry):
+        return dict(entry)
     found = problems(entry)
     if not found:
         return dict(entry)
@@ -45,6 +47,27 @@ def checked(entry: Any, where: str = "entry") -> Entry:
             _unknown(entry), where=f"{where}.type", remedy=f"Use one of {', '.join(TYPES)}", code="unknown_entry_type"
         )
     raise FormatError("; ".join(found), where=where, code="invalid_entry")
+
+
+def _is_right(entry: Entry) -> bool:
+    """Whether it is an entry with nothing that may be missing, as most are; if not, ``problems`` looks closely."""
+    kind = entry.get("type")
+    shape = SHAPES.get(kind) if type(kind) is str else None
+    if shape is None:
+        return False
+    for name, wanted in shape.required.items():
+        if name not in entry or not (wanted is ANY or _IS[wanted](entry[name])):
+            return False
+    for name in shape.optional:
+        if name in entry:
+            return False
+    if type(entry.get("timestamp", 0.0)) is not float or type(entry.get("turn_id", "")) is not str:
+        return False
+    try:
+        check_plain(entry, "it")
+    except ValueError:
+        return False
+    return True
 
 
 def _unknown(entry: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ each is named as a loss. The one rule: words, calls and results are never among 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from dragoman.entries import types
 from dragoman.entries.checking import problems
@@ -158,11 +158,14 @@ def _loss(message: Message, block_type: str, reason: str = "an entry holds words
 def _with_origin(entry: Entry, message: Message, agent_key: str | None) -> Entry:
     """The entry with its time, its turn, the message that it comes from, and whose it is."""
     metadata = message.metadata
-    told: dict[str, Any] = {
-        "timestamp": message.created_at.timestamp() if message.created_at != UNKNOWN_TIME else None,
-        "turn_id": metadata.run_id,
-        "message_id": message.id or None,
-        "model": metadata.model,
-        "agent_key": agent_key if entry["type"] not in types.CONVERSATION_TYPES else None,
-    }
-    return entry | {name: value for name, value in told.items() if value is not None}
+    if message.created_at != UNKNOWN_TIME:
+        entry["timestamp"] = message.created_at.timestamp()
+    if metadata.run_id is not None:
+        entry["turn_id"] = metadata.run_id
+    if message.id:
+        entry["message_id"] = message.id
+    if metadata.model is not None:
+        entry["model"] = metadata.model
+    if agent_key is not None and entry["type"] not in types.CONVERSATION_TYPES:
+        entry["agent_key"] = agent_key
+    return entry

@@ -17,6 +17,7 @@ refused; a refusal names what the chain would have taken instead, and takes noth
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal
 
@@ -242,6 +243,7 @@ def _asked_in_order(
     yield _slot("global_default", default, "global default fallback", "no global default configured")
 
 
+@functools.lru_cache(maxsize=256)  # most turns are like others
 def _slot(policy: Slot, candidate: str | None, reason: str, absent: str) -> ChainEntry:
     if candidate is None:
         return ChainEntry(policy=policy, verdict="not_applicable", reason=absent)

@@ -29,7 +29,7 @@ from dragoman.turn.beginning import Turn, place_for_answer
 from dragoman.turn.calling import CANCELLED, tell_begun, tell_ended
 from dragoman.turn.growing import Growing
 from dragoman.turn.seeing import describe_in, policy_of
-from dragoman.turn.values import AnswerBegan, AnswerEnded
+from dragoman.turn.values import AS_THE_AGENT, AnswerBegan, AnswerEnded
 from dragoman.window import Fitted, fit, with_summary
 
 
@@ -69,8 +69,9 @@ class _Asking:
     async def made(cls, turn: Turn) -> _Asking:
         """Everything that is needed, and the row, before anything is asked."""
         endpoint = await turn.agent.endpoint(turn.model.provider)
-        fitted = shown(turn)
-        written = _written(turn, fitted)
+        options = _options(turn)
+        fitted = shown(turn, options)
+        written = turn.adapter.to_wire(fitted.messages, turn.waiting.tools.definitions, options)
         if turn.place is None:
             await turn.agent.store.unbroken(_make_place(turn))
         return cls._with_row(turn, endpoint, fitted, written)
@@ -174,7 +175,7 @@ async def _make_place(turn: Turn) -> None:
     (turn.place,) = await turn.agent.store.append(turn.session.id, place_for_answer(turn))
 
 
-def shown(turn: Turn) -> Fitted:
+def shown(turn: Turn, options: Options) -> Fitted:
     """What of the history the model is told: what it may see, in good order, as much as fits."""
     agent, capabilities = turn.agent, turn.model.capabilities
     history = with_summary(turn.history)
@@ -183,17 +184,14 @@ def shown(turn: Turn) -> Fitted:
     offered = turn.waiting.tools
     sound = repair(seen, offered.problems).messages
     tools = estimated_tokens((), offered.definitions) if len(offered) else 0
-    answer = _options(turn).max_output_tokens or min(capabilities.max_output_tokens or 4096, 4096)
+    answer = options.max_output_tokens or min(capabilities.max_output_tokens or 4096, 4096)
     room = max(1, capabilities.max_context_tokens - tools - min(answer, capabilities.max_context_tokens // 2))
     return fit(sound, room, estimated_tokens)
 
 
 def _options(turn: Turn) -> Options:
     """How to answer: as this turn asks for, or else the agent."""
-    asked = turn.asked.options
-    given = {name: value for name in Options.__struct_fields__ if (value := getattr(asked, name)) not in (None, ())}
-    return turn.agent.options.replace(**given, stream=True if turn.agent.streamed else None)
-
-
-def _written(turn: Turn, fitted: Fitted) -> Written:
-    return turn.adapter.to_wire(fitted.messages, turn.waiting.tools.definitions, _options(turn))
+    asked, own = turn.asked.options, turn.agent.options
+    told = {} if asked is AS_THE_AGENT else msgspec.structs.asdict(asked)
+    given = {name: value for name, value in told.items() if value not in (None, ())}
+    return own.replace(**given, stream=True if turn.agent.streamed else None)

@@ -41,9 +41,10 @@ async def run(agent: Agent, asked: Asked, tally: Tally | None = None) -> AsyncGe
                 await summarised(turn)
             while True:
                 tenure.check()
-                async with aclosing(results_of(turn)) as results:  # the first time, of what was approved
-                    async for result in results:
-                        yield result
+                if turn.runnable:  # the first time, what was approved
+                    async with aclosing(results_of(turn)) as results:
+                        async for result in results:
+                            yield result
                 if not turn.goes_on:
                     break
                 tenure.check()

@@ -22,6 +22,7 @@ from dragoman.store import Row
 from dragoman.tools import Approval
 
 Why = Literal["caller", "approval", "input"]
+AS_THE_AGENT: Final = Options()
 NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # of what is not stored yet: the store gives a message its time
 
 
@@ -37,7 +38,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     answer_ids: dict[str, str] = {}  # what the caller calls the messages of these answers, by call
     approvals: tuple[Approval, ...] = ()  # what somebody decided about calls that are pending
     model: str | None = None  # the model for this turn alone; goes before an @model
-    options: Options = Options()  # how to answer
+    options: Options = AS_THE_AGENT  # how to answer
     user_id: str | None = None  # who asks, as a pseudonym
     team_id: str | None = None
     run_id: str | None = None  # what the caller calls this turn; one is made if there is none
