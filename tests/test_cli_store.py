@@ -22,7 +22,7 @@ from dragoman.cli import app
 from dragoman.cli.stats import bar
 from dragoman.cli.store_option import default_path, url_from, without_password
 from dragoman.cli.tour import example_conversation
-from dragoman.message import ContentBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
+from dragoman.message import Attachment, ContentBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.store import Session, Store
 from tests.store.talk import answered, message, said
 from tests.test_cli import COMMAND, written
@@ -521,7 +521,7 @@ def test_old_sessions_are_named_before_they_are_deleted(chats: Path) -> None:
     assert "would delete 1 session" in shown
     assert run("retain", "--older-than", "90d", "--yes", store=chats).stdout == "deleted 0 sessions\n"
     found = document("retain", "--older-than", "0s", "--user", "bob", "--yes", store=chats)
-    assert found == {"dry_run": False, "sessions": [], "large_pieces": 0}
+    assert found == {"dry_run": False, "sessions": [], "attachments": 0, "large_pieces": 0, "left": []}
     found = document("retain", "--older-than", "0s", "--user", "ada", "--yes", store=chats)
     assert [session["id"] for session in found["sessions"]] == [EXAMPLE[0].session_id]
     assert run("retain", "--older-than", "soon", store=chats).returncode == 2
@@ -594,9 +594,109 @@ def test_an_erasure_that_leaves_files_says_so_and_is_finished_by_another(chats: 
     assert (again["sessions"], again["attachments"], again["attachments_fault"]) == (0, 2, None)
 
 
-def test_nothing_is_erased_if_attachments_cannot_be_where_somebody_says(chats: Path) -> None:
-    failed(run("erase", "--user", "ada", "--yes", "--attachments", "ftp://x", store=chats), "not_a_store")
+@pytest.mark.parametrize(
+    "arguments", [("delete", "last"), ("retain", "--older-than", "0s"), ("erase", "--user", "ada")]
+)
+def test_nothing_is_deleted_if_attachments_cannot_be_where_somebody_says(chats: Path, arguments: Sequence[str]) -> None:
+    failed(run(*arguments, "--yes", "--attachments", "ftp://x", store=chats), "not_a_store")
     assert len(document("sessions", store=chats)["sessions"]) == 1
+
+
+def attached(place: str, file: Path, user_id: str | None, *, title: str | None = None, count: int = 1) -> str:
+    """A session that names so many files that were uploaded for it; its id."""
+
+    async def put(store: Store) -> str:
+        session = await store.create_session(user_id=user_id, title=title)
+        async with open_attachments(place, base_url="http://127.0.0.1") as attachments:
+            owner = Owner(user_id or "local")
+            files = [await attachments.put(owner, session.id, "r", b"hello") for _ in range(count)]
+        named = tuple(Attachment(one.bucket, one.path, one.mime_type) for one in files)
+        await store.append(session.id, said("look", user_message_attachments=named))
+        return session.id
+
+    session_id: str = kept(file, put)
+    return session_id
+
+
+def threads(folder: Path) -> set[str]:
+    """Of which sessions files are still there."""
+    return {path.parts[-3] for path in folder.rglob("*.txt")}
+
+
+@pytest.mark.parametrize("user_id", ["ada", None])
+def test_a_session_is_deleted_with_the_files_beside_the_store(chats: Path, user_id: str | None) -> None:
+    folder = chats.with_name(f"{chats.name}-attachments")
+    first, second = (attached(folder.as_uri(), chats, user_id, title="Pictures", count=2) for _ in range(2))
+    told = run("delete", first, "--yes", store=chats)
+    assert (told.stdout, told.stderr) == (f"deleted {first} 'Pictures' with 1 message and 2 attachments\n", "")
+    assert threads(folder) == {second}
+    found = document("delete", second, "--yes", store=chats)
+    assert (found["deleted"]["id"], found["attachments"]) == (second, 2)
+    assert threads(folder) == set()
+
+
+@pytest.mark.parametrize("how", ["option", "variable", "file"])
+@pytest.mark.parametrize("command", [("delete", "last"), ("retain", "--older-than", "0s")])
+def test_a_deletion_finds_files_where_the_server_keeps_them(
+    chats: Path, tmp_path: Path, how: str, command: Sequence[str]
+) -> None:
+    place = (tmp_path / "files of others").as_uri()
+    attached(place, chats, "ada")
+    config = tmp_path / "config.toml"
+    config.write_text(f'[serve]\nattachments = "{place if how == "file" else "file:///nowhere"}"\n')
+    config.chmod(0o600)
+    named = {"DRAGOMAN_SERVE_ATTACHMENTS": place} if how == "variable" else {}
+    option = ("--attachments", place) if how == "option" else ()
+    told = run(*command, "--yes", "--json", *option, store=chats, env={"DRAGOMAN_CONFIG": str(config), **named})
+    assert json.loads(told.stdout)["attachments"] == 1
+    assert threads(tmp_path / "files of others") == set()
+
+
+@pytest.mark.parametrize("command", [("delete", "last"), ("retain", "--older-than", "0s")])
+def test_a_deletion_makes_nothing_where_no_files_are(chats: Path, command: Sequence[str]) -> None:
+    before = {path.name for path in chats.parent.iterdir()}
+    assert document(*command, "--yes", store=chats)["attachments"] == 0
+    assert {path.name for path in chats.parent.iterdir()} == before
+
+
+def test_a_session_in_which_a_turn_runs_is_neither_deleted_nor_retained(chats: Path) -> None:
+    folder = chats.with_name(f"{chats.name}-attachments")
+    session_id = attached(folder.as_uri(), chats, "ada")
+
+    async def holding(store: Store) -> None:
+        async with store.turn(session_id):
+            told = await asyncio.to_thread(run, "delete", session_id, "--yes", store=chats)
+            assert "a turn is running" in failed(told, "turn_in_flight")
+            told = await asyncio.to_thread(run, "retain", "--older-than", "0s", "--yes", store=chats)
+            assert told.stdout.endswith("deleted 1 session with 0 attachments\n")
+
+    kept(chats, holding)
+    assert [one["id"] for one in document("sessions", store=chats)["sessions"]] == [session_id]
+    assert threads(folder) == {session_id}
+
+
+def test_a_session_whose_files_cannot_be_deleted_stays(chats: Path) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
+    closed = "s3://bucket?endpoint=http://127.0.0.1:1"
+    told = failed(run("delete", "last", "--yes", "--attachments", closed, store=chats, env=keys), "attachments_left")
+    assert f"session {EXAMPLE[0].session_id}: its attachments could not be deleted, so it is still there" in told
+    assert "could not be reached" in told
+    assert len(document("sessions", store=chats)["sessions"]) == 1
+
+
+def test_old_sessions_are_deleted_with_their_files_and_what_is_only_told_is_not(chats: Path) -> None:
+    folder = chats.with_name(f"{chats.name}-attachments")
+    adas, nobodys = (attached(folder.as_uri(), chats, user_id) for user_id in ("ada", None))
+    told = run("retain", "--older-than", "0s", "--dry-run", store=chats).stdout
+    assert told.endswith("would delete 3 sessions\n")
+    assert threads(folder) == {adas, nobodys}
+    assert document("retain", "--older-than", "0s", "--dry-run", store=chats)["attachments"] is None
+    found = document("retain", "--older-than", "0s", "--user", "ada", "--yes", store=chats)
+    assert (len(found["sessions"]), found["attachments"], found["left"]) == (2, 1, [])
+    assert threads(folder) == {nobodys}
+    told = run("retain", "--older-than", "0s", "--yes", store=chats).stdout
+    assert told.endswith("deleted 1 session with 1 attachment\n")
+    assert threads(folder) == set()
 
 
 # --- errors and help -------------------------------------------------------------------------------------------------

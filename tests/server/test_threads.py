@@ -229,6 +229,15 @@ async def test_a_file_that_a_fork_or_another_thread_shows_stays_until_the_last_o
     assert [await is_there(server, one) for one in (shared, behind, sent_elsewhere)] == [False, False, True]
 
 
+async def test_a_thread_whose_messages_name_what_can_be_no_file_is_deleted(server: Serving) -> None:
+    odd = [
+        {"bucket": "agent-files", "mime_type": "image/png", "path": f"agent-inputs/local/{path}"}
+        for path in ("../x", "/")
+    ]
+    name = await thread(server, showing(*odd))
+    await told(server.client.delete(f"{API}/threads/{name}"), 204)
+
+
 async def test_a_thread_in_which_a_turn_runs_is_not_deleted(server: Serving) -> None:
     name = await thread(server, said("hi"))
     async with server.store.turn(name):

@@ -175,6 +175,23 @@ async def test_sessions_that_nobody_has_touched_for_long_are_deleted(store: Stor
     assert {session.id for session in await store.list_sessions()} == {running.id, young.id}
 
 
+async def test_who_holds_a_session_deletes_it_only_while_it_is_old_and_nobody_else_holds_it(
+    store: Store, clock: Clock
+) -> None:
+    store.clock = clock
+    old, young = await store.create_session(), await store.create_session()
+    clock.move(days=31)
+    await store.append(young.id, said("still here"))
+    month_ago = clock() - timedelta(days=30)
+    for session in (old, young):
+        await store.take_lease(session.id, "me", 60)
+    assert not await store.delete_untouched(old.id, month_ago, "another")
+    assert not await store.delete_untouched(young.id, month_ago, "me")
+    assert await store.delete_untouched(old.id, month_ago, "me")
+    assert not await store.delete_untouched(old.id, month_ago, "me")
+    assert [session.id for session in await store.list_sessions()] == [young.id]
+
+
 # --- erasure ---------------------------------------------------------------------------------------------------------
 
 SECRET = "xyzzy-plugh"

@@ -13,6 +13,7 @@ from tests.test_cli import run, written
 
 async def test_every_command_does_the_same_on_every_engine(shared_place: Place, tmp_path: Path) -> None:
     messages = example_conversation()
+    is_file = shared_place.url.startswith("sqlite:")
     session_id = messages[0].session_id
 
     def told(*arguments: str | Path, exit_code: int = 0) -> Any:
@@ -30,8 +31,28 @@ async def test_every_command_does_the_same_on_every_engine(shared_place: Place, 
     assert (stats["sizes"]["sessions"], stats["totals"][0]["cost_usd"]) == (2, "0.001308")
     assert told("export", "--all", "--to", tmp_path / "all.jsonl.gz")["sessions"] == 2
     assert told("backup", tmp_path / "copy.db")["messages"] == 4
-    told("delete", session_id, "--yes")
+    gone = told("delete", session_id, "--yes")
+    assert (gone["deleted"]["id"], gone["attachments"]) == (session_id, 0 if is_file else None)
     assert [row["seq"] for row in told("show", fork["id"])["messages"]] == [1, 2]
     assert len(told("retain", "--older-than", "0s", "--dry-run")["sessions"]) == 1
     assert told("erase", "--user", "nobody", "--yes")["sessions"] == 0
+    gone = told("retain", "--older-than", "0s", "--yes")
+    assert (len(gone["sessions"]), gone["attachments"], gone["left"]) == (1, 0 if is_file else None, [])
     assert told("search", "foo", exit_code=1)["hits"] == []
+
+
+async def test_where_nobody_knows_where_files_are_who_deletes_is_told_so(shared_place: Place) -> None:
+    async with shared_place.open() as store:
+        for name in ("s1", "s2"):
+            await store.create_session(name)
+
+    def told(*arguments: str) -> tuple[str, ...]:
+        return tuple(run(*arguments, "--yes", "--store", shared_place.url).stdout.splitlines())
+
+    known, hint = "deleted s1 with 0 messages", "attachments were not looked for: --attachments names where they are"
+    is_file = shared_place.url.startswith("sqlite:")
+    assert told("delete", "s1") == ((f"{known} and 0 attachments",) if is_file else (known, hint))
+    *_, last = told("retain", "--older-than", "0s")
+    assert last == ("deleted 1 session with 0 attachments" if is_file else hint)
+    async with shared_place.open() as store:
+        assert await store.list_sessions() == []

@@ -8,6 +8,9 @@
         opened = await attachments.open(stored.bucket, stored.path, None)      for whoever has shown a signed URL
         serving_headers(opened)
 
+    async with open_files("file:///folder") as files:                          for who deletes, and has no server
+        await delete_with_files(store, session.id, Owners.of(session), files)  a session, and the files of it alone
+
 Bytes come in from a door and go out to a browser or into a message; they are kept in a folder, in a bucket of S3 or in
 Supabase storage. ``STATUSES`` has the HTTP status for the code of each error. The one rule: parsing a URL proves
 nothing. A path is used only if it is the caller's, and a URL only if its token is ours.
@@ -15,10 +18,11 @@ nothing. A path is used only if it is the caller's, and a URL only if its token 
 
 from __future__ import annotations
 
+from dragoman.attachments.deleting import delete_with_files
 from dragoman.attachments.keys import SigningKeys
 from dragoman.attachments.kinds import kind_of
 from dragoman.attachments.paths import cleaned_name
-from dragoman.attachments.room import KEYS_VARIABLE, Attachments, Erasing, open_attachments
+from dragoman.attachments.room import KEYS_VARIABLE, Attachments, Erasing, Files, open_attachments, open_files
 from dragoman.attachments.saying import attachment_block, is_attached_text, message_metadata
 from dragoman.attachments.serving import serving_headers
 from dragoman.attachments.urls import ROUTE, SignedUrl, parse_signed_url
@@ -32,6 +36,7 @@ __all__ = [
     "STATUSES",
     "Attachments",
     "Erasing",
+    "Files",
     "Opened",
     "Owner",
     "Place",
@@ -41,10 +46,12 @@ __all__ = [
     "Stored",
     "attachment_block",
     "cleaned_name",
+    "delete_with_files",
     "is_attached_text",
     "kind_of",
     "message_metadata",
     "open_attachments",
+    "open_files",
     "parse_signed_url",
     "serving_headers",
 ]

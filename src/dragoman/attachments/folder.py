@@ -42,9 +42,9 @@ class FolderStorage:
         file, size = await asyncio.to_thread(self._open, path)
         return size, Chunks(_chunks(file), file.close)
 
-    async def delete(self, path: str) -> None:
+    async def delete(self, path: str) -> bool:
         try:
-            await asyncio.to_thread(self._unlink, path)
+            return await asyncio.to_thread(self._unlink, path)
         except OSError as error:
             raise _failed(error) from error
 
@@ -113,10 +113,12 @@ class FolderStorage:
             raise missing()
         return os.fdopen(descriptor, "rb"), status.st_size
 
-    def _unlink(self, path: str) -> None:
+    def _unlink(self, path: str) -> bool:
         place = self._place(path)
-        if place is not None and place.is_file() and not place.is_symlink():
-            place.unlink(missing_ok=True)
+        if place is None or not place.is_file() or place.is_symlink():
+            return False
+        place.unlink(missing_ok=True)
+        return True
 
     def _delete_under(self, prefix: str) -> int:
         """What interrupted writes left there goes, too, and so do folders and links, but not what a link leads to."""

@@ -39,18 +39,51 @@ KEYS_VARIABLE: Final = "DRAGOMAN_SIGNING_KEYS"
 DEFAULT_BUCKET: Final = "agent-files"
 
 
-class Attachments:
-    """Files that users send with their messages. Use it with ``async with``, or close it."""
+class Files:
+    """Files of users, for who lets them go and needs no URL. Use it with ``async with``, or close it."""
 
-    def __init__(self, storage: Storage, urls: SignedUrls, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._urls = urls
-        self.clock = clock  # in seconds since 1970
 
     @property
     def bucket(self) -> str:
         """The one bucket that there is."""
         return self._storage.bucket
+
+    async def delete(self, bucket: str, path: str, owner: Owner) -> bool:
+        """Let a file go; whether it was there."""
+        return await self._storage.delete(self._checked(bucket, path, owner))
+
+    async def delete_all(self, owner: Owner, thread: str | None = None) -> int:
+        """Let all files of a user go, or those of one thread; how many there were."""
+        return await self._storage.delete_under(prefix_of(owner, thread))
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._storage.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _checked(self, bucket: str, path: str, owner: Owner | None) -> str:
+        if checked_bucket(bucket) != self.bucket:
+            raise missing()
+        path = checked_path(path)
+        return path if owner is None else checked_owner(path, owner)
+
+
+class Attachments(Files):
+    """Files that users send with their messages. Use it with ``async with``, or close it."""
+
+    def __init__(self, storage: Storage, urls: SignedUrls, *, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(storage)
+        self._urls = urls
+        self.clock = clock  # in seconds since 1970
 
     async def put(
         self,
@@ -93,14 +126,6 @@ class Attachments:
             raise StorageError("the storage sent less of an attachment than there is")
         return self._stored(opened.path, checked_kind(data, declared_type), data, name), data
 
-    async def delete(self, bucket: str, path: str, owner: Owner) -> None:
-        """Let a file go. It may be gone already."""
-        await self._storage.delete(self._checked(bucket, path, owner))
-
-    async def delete_all(self, owner: Owner, thread: str | None = None) -> int:
-        """Let all files of a user go, or those of one thread; how many there were."""
-        return await self._storage.delete_under(prefix_of(owner, thread))
-
     # --- signed URLs -------------------------------------------------------------------------------------------------
 
     async def signed_url(self, bucket: str, path: str, owner: Owner, ttl_s: int = MAX_TTL_S) -> str:
@@ -135,24 +160,6 @@ class Attachments:
     async def direct_url(self, bucket: str, path: str, ttl_s: int = 60) -> str | None:
         """Where the storage itself serves a file, if it was set up so: for a redirect after ``verify``."""
         return await self._storage.direct_url(self._checked(bucket, path, None), min(ttl_s, MAX_TTL_S))
-
-    async def close(self) -> None:
-        """Close every connection."""
-        await self._storage.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    def _checked(self, bucket: str, path: str, owner: Owner | None) -> str:
-        if checked_bucket(bucket) != self.bucket:
-            raise missing()
-        path = checked_path(path)
-        return path if owner is None else checked_owner(path, owner)
 
     def _stored(self, path: str, mime_type: str, data: bytes, name: str | None) -> Stored:
         digest = hashlib.sha256(data).hexdigest()
@@ -196,22 +203,25 @@ def open_attachments(
     return Attachments(storage, OwnUrls(base_url, storage.bucket, keys), clock=clock)
 
 
-class Erasing:
-    """The files of one user at a URL, for whoever has to let them go and has no server. It takes no key to sign with.
+def open_files(url: str, environment: Mapping[str, str] | None = None) -> Files:
+    """The files that a URL names, for whoever lets some go and has no server. It takes no key to sign with.
 
-    What is wrong with the URL is said when this is made, before anything is deleted.
+    What is wrong with the URL is said here, before anything is deleted.
     """
+    return Files(_storage(url, os.environ if environment is None else environment))
+
+
+class Erasing:
+    """The files of one user at a URL, for whoever has to let all of them go; see ``open_files``."""
 
     def __init__(self, url: str, owner: Owner, environment: Mapping[str, str] | None = None) -> None:
-        self._storage = _storage(url, os.environ if environment is None else environment)
+        self._files = open_files(url, environment)
         self._owner = owner
 
     async def __call__(self) -> int:
         """Let all of them go; how many there were."""
-        try:
-            return await self._storage.delete_under(prefix_of(self._owner))
-        finally:
-            await self._storage.close()
+        async with self._files as files:
+            return await files.delete_all(self._owner)
 
 
 def _storage(url: str, environment: Mapping[str, str]) -> Storage:

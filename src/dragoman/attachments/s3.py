@@ -75,13 +75,15 @@ class S3Storage:
             raise self._failed(error) from error
         return int(answer.meta["size"]), Chunks(self._chunks(answer))
 
-    async def delete(self, path: str) -> None:
+    async def delete(self, path: str) -> bool:
         try:
+            await self._obstore.head_async(self._opened, self._prefix + path)  # to delete it does not tell
             await self._obstore.delete_async(self._opened, self._prefix + path)
         except self._missing:
-            pass
+            return False
         except self._faults as error:
             raise self._failed(error) from error
+        return True
 
     async def delete_under(self, prefix: str) -> int:
         deleted = 0

@@ -8,7 +8,6 @@ that a client sent is ever called; what we call is made of the address that was 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import io
@@ -82,9 +81,12 @@ class SupabaseStorage:
             raise _failed("it does not say how large an attachment is")
         return int(response.headers["Content-Length"]), chunks
 
-    async def delete(self, path: str) -> None:
-        with contextlib.suppress(UnknownAttachmentError):
+    async def delete(self, path: str) -> bool:
+        try:
             await self._asked("DELETE", "object", path)
+        except UnknownAttachmentError:
+            return False
+        return True
 
     async def delete_under(self, prefix: str) -> int:
         deleted = 0

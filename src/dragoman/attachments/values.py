@@ -21,6 +21,7 @@ SKEW_S: Final = 30  # how far two clocks may be apart
 STATUSES: Final[Mapping[str, int]] = {
     "attachment_not_found": 404,
     "attachment_too_large": 413,
+    "attachments_left": 503,
     "bad_signature": 403,
     "disk_full": 507,
     "empty_attachment": 422,
@@ -98,8 +99,8 @@ class Storage(Protocol):
     async def stream(self, path: str) -> tuple[int, Chunks]:
         """How many bytes it has, and the bytes."""
 
-    async def delete(self, path: str) -> None:
-        """Let it go. It may be gone already."""
+    async def delete(self, path: str) -> bool:
+        """Let it go; whether it was there."""
 
     async def delete_under(self, prefix: str) -> int:
         """Let everything go whose path begins so, up to a slash; how many files that were."""

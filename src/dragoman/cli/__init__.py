@@ -382,18 +382,21 @@ _command(
 _command(
     "delete",
     "care:delete",
-    "Delete a session. Its forks keep their histories.",
+    "Delete a session, with the files that only it names. Its forks keep their histories.\n\n"
+    "Files go first: if they cannot be deleted, the session stays. While a turn runs in it, it is refused.",
     group=STORE,
     examples="""
         dragoman delete 9HJ4KQ
         dragoman delete last --yes
+        dragoman delete last --attachments s3://bucket/files
     """,
 )
 _command(
     "retain",
     "care:retain",
-    "Delete the sessions in which nothing has happened for a while.\n\n"
-    "A session in which a turn is running stays. Large pieces that nobody names any more are let go as well.",
+    "Delete the sessions in which nothing has happened for a while, each with the files that only it names.\n\n"
+    "A session in which a turn is running stays, and so does one whose files cannot be deleted. Large pieces that"
+    " nobody names any more are let go as well.",
     group=STORE,
     examples="""
         dragoman retain --older-than 90d --dry-run

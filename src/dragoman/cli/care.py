@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -11,16 +13,26 @@ from rich.text import Text
 
 from dragoman.cli.store_option import JsonOption, StoreOption, YesOption, opened, session_named, url_from
 from dragoman.cli.terminal import ask, console, counted, moment, print_json, print_line, progress, safe_line
-from dragoman.errors import InputError, StorageError
-from dragoman.store import ErasureReceipt, Session, Store
+from dragoman.errors import ConflictError, InputError, StorageError, UnknownSessionError
+from dragoman.store import ErasureReceipt, Owners, Session, Store
 
 if TYPE_CHECKING:
-    from dragoman.attachments import Erasing
+    from dragoman.attachments import Erasing, Files
 
 DryRunOption = Annotated[
     bool,
     Parameter(name="--dry-run", negative=(), show_default=False, help="Only say what would be deleted."),
 ]
+AttachmentsOption = Annotated[
+    str | None,
+    Parameter(
+        name="--attachments",
+        env_var="DRAGOMAN_SERVE_ATTACHMENTS",
+        help="Where attachments are kept, as for serve. Without it, where the configuration file says, or a folder"
+        " beside the SQLite file of the store.",
+    ),
+]
+_NOT_LOOKED_FOR: Final = "attachments were not looked for: --attachments names where they are"
 _PAGE: Final = 500
 _SHOWN: Final = 20
 
@@ -68,25 +80,53 @@ async def delete(
     session: str,
     /,
     *,
+    attachments: AttachmentsOption = None,
     yes: YesOption = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete a session. Its forks keep their histories.
+    """Delete a session, with the files that only it names. Its forks keep their histories.
 
     Parameters
     ----------
     session
         The session: its id, an unambiguous beginning or end of it, or last.
     """
-    async with opened(store) as kept:
+    from dragoman.attachments import delete_with_files  # noqa: PLC0415  the other commands do without
+
+    async with _files(attachments, store) as files, opened(store) as kept:
         found = await session_named(kept, session)
         ask(f"Delete {_described(found)}?", yes=yes)
-        await kept.delete_session(found.id)
+        count = await delete_with_files(kept, found.id, Owners.of(found), files)
     if json:
-        print_json({"deleted": found})
-    else:
-        console().print(f"deleted {_described(found)}", markup=False, soft_wrap=True)
+        print_json({"deleted": found, "attachments": None if files is None else count})
+        return
+    out = console()
+    beside = f" and {counted(count or 0, 'attachment')}" if files is not None else ""
+    out.print(f"deleted {_described(found)}{beside}", markup=False, soft_wrap=True)
+    if files is None:
+        out.print(_NOT_LOOKED_FOR, style="dim")
+
+
+@asynccontextmanager
+async def _files(given: str | None, store: str | None) -> AsyncIterator[Files | None]:
+    """The files of everybody; none if the store is no file, and nobody has said where attachments are."""
+    from dragoman.attachments import open_files  # noqa: PLC0415
+
+    place = _place(given, store)
+    if place is None:
+        yield None
+        return
+    async with open_files(place) as files:
+        yield files
+
+
+def _place(given: str | None, store: str | None) -> str | None:
+    """Where attachments are, if somebody has said so or the store is a file."""
+    from dragoman import settings  # noqa: PLC0415  the other commands do without these
+    from dragoman.server.options import attachments_beside  # noqa: PLC0415
+
+    return given or settings.load().serve.get("attachments") or attachments_beside(url_from(store))
 
 
 def _described(session: Session) -> str:
@@ -97,16 +137,34 @@ def _described(session: Session) -> str:
 # --- retain ----------------------------------------------------------------------------------------------------------
 
 
+class Left(msgspec.Struct, frozen=True):
+    """A session that stays, because its files could not be deleted."""
+
+    session_id: str
+    fault: str
+
+
+class Retained(msgspec.Struct, kw_only=True):
+    """What went, and what did not."""
+
+    dry_run: bool
+    sessions: list[Session]
+    attachments: int | None = None  # none if they were not looked for
+    large_pieces: int = 0
+    left: list[Left] = []
+
+
 async def retain(
     *,
     older_than: timedelta,
     user: str | None = None,
+    attachments: AttachmentsOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete the sessions in which nothing has happened for a while.
+    """Delete the sessions in which nothing has happened for a while, each with the files that only it names.
 
     Parameters
     ----------
@@ -117,25 +175,67 @@ async def retain(
     """
     if older_than < timedelta():
         raise InputError("--older-than lies in the future", remedy="Say for how long nothing has happened, as in 90d")
-    collected = 0
-    async with opened(store) as kept:
-        gone = await kept.retain(older_than, user_id=user, dry_run=True)
+    async with _files(attachments, store) as files, opened(store) as kept:
+        before = kept.clock() - older_than
+        old = await kept.retain(older_than, user_id=user, dry_run=True)
+        done = Retained(dry_run=dry_run, sessions=old)
         if not dry_run:
-            if gone:
-                ask(f"Delete {counted(len(gone), 'session')}, last changed by {moment(gone[-1].updated_at)}?", yes=yes)
-                gone = await kept.retain(older_than, user_id=user)
-            collected = await kept.collect_blobs()
+            if old:
+                ask(f"Delete {counted(len(old), 'session')}, last changed by {moment(old[-1].updated_at)}?", yes=yes)
+            done = await _retained(kept, old, before, files)
+            done.large_pieces = await kept.collect_blobs()
     if json:
-        print_json({"dry_run": dry_run, "sessions": gone, "large_pieces": collected})
-        return
+        print_json(done)
+    else:
+        _show_retained(done)
+    if done.left:
+        raise StorageError(
+            f"{counted(len(done.left), 'session')} could not be deleted, because attachments could not be",
+            remedy="Delete them again when it can be done",
+            code="attachments_left",
+        )
+
+
+async def _retained(store: Store, old: list[Session], before: datetime, files: Files | None) -> Retained:
+    """Delete old sessions one by one; files that cannot be deleted keep their session, and no other one."""
+    from dragoman.attachments import delete_with_files  # noqa: PLC0415
+
+    done = Retained(dry_run=False, sessions=[], attachments=None if files is None else 0)
+    with progress("deleting") as seen:
+        for number, session in enumerate(old):
+            seen(number, len(old))
+            try:
+                count = await delete_with_files(store, session.id, Owners.of(session), files, untouched_since=before)
+            except (ConflictError, UnknownSessionError):  # a turn has begun in it, or somebody else was quicker
+                continue
+            except StorageError as error:
+                if error.code != "attachments_left":
+                    raise
+                done.left.append(Left(session.id, error.what))
+                continue
+            if count is not None:
+                done.sessions.append(session)
+                done.attachments = None if done.attachments is None else done.attachments + count
+    return done
+
+
+def _show_retained(done: Retained) -> None:
     out = console()
-    for session in gone[:_SHOWN]:
+    for session in done.sessions[:_SHOWN]:
         line = Text(session.id).append(f"  {moment(session.updated_at)}  {session.last_seq:>7,}  ", "dim")
         print_line(out, line.append(safe_line(session.title or "")))
-    if len(gone) > _SHOWN:
-        out.print(f"… {len(gone) - _SHOWN:,} more", style="dim")
-    let_go = f", and {counted(collected, 'large piece')} that nobody names" if collected else ""
-    out.print(f"{'would delete' if dry_run else 'deleted'} {counted(len(gone), 'session')}{let_go}")
+    if len(done.sessions) > _SHOWN:
+        out.print(f"… {len(done.sessions) - _SHOWN:,} more", style="dim")
+    for one in done.left[:_SHOWN]:
+        out.print(Text(one.session_id, "red").append(f"  {safe_line(one.fault)}", "default"), soft_wrap=True)
+    if len(done.left) > _SHOWN:
+        out.print(f"… {len(done.left) - _SHOWN:,} more that stay", style="dim")
+    files = f" with {counted(done.attachments, 'attachment')}" if done.sessions and done.attachments is not None else ""
+    let_go = f", and {counted(done.large_pieces, 'large piece')} that nobody names" if done.large_pieces else ""
+    verb = "would delete" if done.dry_run else "deleted"
+    out.print(f"{verb} {counted(len(done.sessions), 'session')}{files}{let_go}")
+    if done.sessions and done.attachments is None and not done.dry_run:
+        out.print(_NOT_LOOKED_FOR, style="dim")
 
 
 # --- erase -----------------------------------------------------------------------------------------------------------
@@ -144,7 +244,7 @@ async def retain(
 async def erase(
     *,
     user: str,
-    attachments: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_ATTACHMENTS")] = None,
+    attachments: AttachmentsOption = None,
     yes: YesOption = False,
     store: StoreOption = None,
     json: JsonOption = False,
@@ -155,9 +255,6 @@ async def erase(
     ----------
     user
         Who: the user_id of their sessions and messages.
-    attachments
-        Where attachments are kept, as for serve. Without it, where the configuration file says, or a folder beside the
-        SQLite file of the store.
     """
     files = _files_of(user, attachments, store)
     async with opened(store) as kept:
@@ -178,11 +275,9 @@ async def erase(
 
 def _files_of(user: str, given: str | None, store: str | None) -> Erasing | None:
     """The files of a person; none if the store is no file, and nobody has said where attachments are."""
-    from dragoman import settings  # noqa: PLC0415  the other commands do without all of these
     from dragoman.attachments import Erasing, Owner  # noqa: PLC0415
-    from dragoman.server.options import attachments_beside  # noqa: PLC0415
 
-    place = given or settings.load().serve.get("attachments") or attachments_beside(url_from(store))
+    place = _place(given, store)
     return Erasing(place, Owner(user)) if place is not None else None
 
 
@@ -204,7 +299,7 @@ def _show(receipt: ErasureReceipt) -> None:
         )
     )
     if receipt.attachments is None and receipt.attachments_fault is None:
-        out.print("attachments were not looked for: --attachments names where they are", style="dim")
+        out.print(_NOT_LOOKED_FOR, style="dim")
     if receipt.forks_cut:
         out.print(f"{counted(receipt.forks_cut, 'session')} of others had shared such messages", style="dim")
     out.print(f"{moment(receipt.erased_at)} UTC; copies and backups made before know nothing of it", style="dim")

@@ -22,11 +22,11 @@ from dragoman.server.refusing import Refusal, not_found
 from dragoman.server.scopes import SCOPES
 from dragoman.server.state import doors_of
 from dragoman.store import Session
+from dragoman.store.values import LOCAL_USER
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-LOCAL_USER: Final = "local"
 _OF_PROXIES: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 

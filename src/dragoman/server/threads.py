@@ -14,15 +14,14 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.attachments import Owner
-from dragoman.attachments.paths import prefix_of
+from dragoman.attachments import delete_with_files
 from dragoman.errors import DamagedError, UnknownMessageError
 from dragoman.handoff import Policy
 from dragoman.server.answers import answer, cursor_for, owners_of, place_from
 from dragoman.server.asking import json_body, read_as, text_param, whole_number
 from dragoman.server.endpoint import Endpoint, Query
 from dragoman.server.history import MOST, day_param
-from dragoman.server.principal import Principal, owned_session, principal_of
+from dragoman.server.principal import owned_session, principal_of
 from dragoman.server.refusing import Refusal, not_found
 from dragoman.server.rows import id_of, words_of
 from dragoman.server.state import Doors, doors_of
@@ -33,7 +32,6 @@ from dragoman.turn.seeing import swap_to
 _PAGE: Final = 30
 _SNIPPET: Final = 160  # characters
 _FOUND: Final = 20
-_DELETING_S: Final = 60
 
 Title = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 
@@ -209,31 +207,8 @@ async def delete_thread(request: Request) -> Response:
     """Delete a thread and the files that only it names. While a turn runs in it, 409."""
     doors, principal = doors_of(request), principal_of(request)
     session = await owned_session(request, request.path_params["id"])
-    # Whoever begins a turn needs this, so none begins meanwhile; it goes with the session.
-    holder = doors.store.new_id()
-    await doors.store.take_lease(session.id, holder, _DELETING_S)
-    try:
-        await _delete_files(doors, principal, session)
-        await doors.store.delete_session(session.id)
-    except BaseException:
-        await doors.store.release_lease(session.id, holder)
-        raise
+    await delete_with_files(doors.store, session.id, owners_of(principal), doors.attachments)
     return Response(status_code=204)
-
-
-async def _delete_files(doors: Doors, principal: Principal, session: Session) -> None:
-    """Files first: if that fails the thread is still there, and deleting it can be tried again.
-
-    A file that another thread of the caller names stays, whichever of them it was uploaded for.
-    """
-    attachments, owner = doors.attachments, Owner(principal.user_id, principal.team_id)
-    mine, of_thread = prefix_of(owner), prefix_of(owner, session.id)
-    named = await doors.store.named_attachments(session.id, owners_of(principal), of_thread)
-    if not any(path.startswith(of_thread) for _, path in named.elsewhere):
-        await attachments.delete_all(owner, session.id)
-    for bucket, path in named.here:
-        if bucket == attachments.bucket and path.startswith(mine):
-            await attachments.delete(bucket, path, owner)
 
 
 # --- searching -------------------------------------------------------------------------------------------------------

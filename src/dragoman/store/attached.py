@@ -50,16 +50,19 @@ def noted(session_id: str, seq: int, message: Message) -> Generator[Statement, R
 
 @operation
 def named_attachments(session_id: str, owners: Owners, prefix: str) -> Generator[Statement, Rows, Named]:
-    """The files that a session names; and those that others of the owners name, of the same ones or under a prefix."""
+    """The files that a session names; and those that others of the user name, of the same ones or under a prefix.
+
+    In whichever team: a file lies under its user alone, who may show it in all of them.
+    """
     rows = yield "SELECT max(parent_seq) FROM sessions WHERE parent_session_id = ?", (session_id,)
     shared = rows[0][0] or 0  # up to here, what is said here is said in a fork as well
     own = yield "SELECT bucket, path FROM attachment_refs WHERE session_id = ? AND seq > ?", (session_id, shared)
     here = {(str(bucket), str(path)) for bucket, path in own}
-    condition, arguments = owners.condition("s")
-    whose = (session_id, shared, *arguments)
+    whose = (session_id, shared, owners.user_id)
+    of_user = "(s.user_id = ? OR s.user_id IS NULL)" if owners.is_everywhere else "s.user_id = ?"
     others = (  # a cross join, which SQLite takes in this order: from the path to who names it
         "SELECT DISTINCT r.bucket, r.path FROM attachment_refs AS r CROSS JOIN sessions AS s"
-        f" WHERE s.id = r.session_id AND (r.session_id <> ? OR r.seq <= ?) AND {condition}"
+        f" WHERE s.id = r.session_id AND (r.session_id <> ? OR r.seq <= ?) AND {of_user}"
     )
     elsewhere = yield f"{others} AND r.path >= ? AND r.path < ?", (*whose, prefix, prefix + "\x7f")
     wanted = sorted({path for _, path in here})

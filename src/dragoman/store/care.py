@@ -67,7 +67,7 @@ def delete_session(engine: str, session_id: str, ids: Ids) -> Generator[Statemen
 
 _UNTOUCHED: Final = (
     "updated_at < ? AND NOT EXISTS"
-    " (SELECT 1 FROM leases WHERE leases.session_id = sessions.id AND leases.expires_at > ?)"
+    " (SELECT 1 FROM leases WHERE leases.session_id = sessions.id AND leases.expires_at > ? AND leases.owner <> ?)"
 )
 
 
@@ -77,7 +77,7 @@ def untouched(before: datetime, now: datetime, user_id: str | None) -> Generator
     whose, who = (" AND user_id = ?", (user_id,)) if user_id is not None else ("", ())
     rows = yield (
         f"SELECT id FROM sessions WHERE {_UNTOUCHED}{whose} ORDER BY updated_at, id",
-        (micros(before), micros(now), *who),
+        (micros(before), micros(now), "", *who),
     )
     found: list[Session] = []
     for (session_id,) in rows:
@@ -87,12 +87,12 @@ def untouched(before: datetime, now: datetime, user_id: str | None) -> Generator
 
 @operation
 def delete_untouched(
-    engine: str, session_id: str, before: datetime, now: datetime, ids: Ids
+    engine: str, session_id: str, before: datetime, now: datetime, ids: Ids, *, holder: str = ""
 ) -> Generator[Statement, Rows, bool]:
-    """Delete a session, unless something happened in it after all."""
+    """Delete a session, unless something happened in it after all, or somebody else than ``holder`` runs a turn."""
     rows = yield (
         f"UPDATE sessions SET last_seq = last_seq WHERE id = ? AND {_UNTOUCHED} RETURNING id",
-        (session_id, micros(before), micros(now)),
+        (session_id, micros(before), micros(now), holder),
     )
     if rows:
         yield from _deleted(engine, session_id, ids, erased=None)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Final, Literal, Self
 
 import msgspec
 
 from dragoman.message import Message, Usage
+
+LOCAL_USER: Final = "local"  # the one person of this machine, whose is what is nobody's
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +38,13 @@ class Owners(msgspec.Struct, frozen=True):
     user_id: str
     team_id: str | None = None
     is_everywhere: bool = False  # whatever the team is, and those of no user as well
+
+    @classmethod
+    def of(cls, session: Session) -> Self:
+        """Whose a session is."""
+        if session.user_id in (None, LOCAL_USER):
+            return cls(LOCAL_USER, is_everywhere=True)
+        return cls(session.user_id, session.team_id)
 
     def condition(self, table: str) -> tuple[str, tuple[str | None, ...]]:
         """That a row of ``sessions`` is one of theirs: SQL, and its arguments."""
