@@ -80,6 +80,12 @@ def read_letter(data: bytes | str) -> Letter:
 def letter_from(plain: Mapping[str, Any]) -> Letter:
     """The letter of a JSON object that was read already."""
     try:
+        if type(plain) is dict:
+            check_plain(plain, "expected JSON")
+            return reread(msgspec.convert(plain, AnyLetter))[0]
+    except (ValueError, RecursionError, InputError):  # of which a ValidationError is one
+        pass  # the careful reader knows what to say about it
+    try:
         return read_letter(json.dumps(plain, ensure_ascii=False, allow_nan=True))
     except (TypeError, ValueError, RecursionError) as error:
         raise JsonError(f"it cannot be written as JSON ({error})") from None
