@@ -51,6 +51,10 @@ def serve(
     max_pending_runs: Annotated[
         int | None, Parameter(env_var="DRAGOMAN_SERVE_MAX_PENDING_RUNS", validator=validators.Number(gte=1))
     ] = None,
+    keep_run_events_days: Annotated[
+        float | None,
+        Parameter(env_var="DRAGOMAN_SERVE_KEEP_RUN_EVENTS_DAYS", validator=validators.Number(gt=0, lte=36_500)),
+    ] = None,
     log_level: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_LOG_LEVEL")] = None,
 ) -> None:
     """Serve the chat API and the web page.
@@ -101,6 +105,8 @@ def serve(
         A connection on which nothing is asked for so many seconds is closed. Without it, 15.
     max_pending_runs
         How many runs of one user may be pending at once. Without it, 100.
+    keep_run_events_days
+        For how many days behind its end a client can come back to what a run has told. Without it, 7.
     log_level
         How much is logged: debug, info, warning or error. Without it, info.
     """

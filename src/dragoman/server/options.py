@@ -43,6 +43,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     read_timeout_s: Seconds = 30.0  # a request that does not go on for so long is closed
     keep_alive_s: Seconds = 15.0  # a connection on which nothing is asked for so long is closed
     max_pending_runs: Annotated[int, msgspec.Meta(ge=1)] = 100  # of one user
+    keep_run_events_days: Annotated[float, msgspec.Meta(gt=0, le=36_500)] = 7.0  # what runs have told, behind their end
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property

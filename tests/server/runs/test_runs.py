@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from dragoman.message import ImageBlock, MessageStatus, TextBlock
 from dragoman.server.runs.continuing import _check_same
 from dragoman.server.runs.given import MessageGiven, Words
 from dragoman.tools import tool
-from tests.server.conftest import Serving
+from tests.server.conftest import Serving, serving
 from tests.server.runs.conftest import RUNS, SSE, events_of, post, refused, run_input, types, user
 from tests.server.runs.test_refusals import JPEG, PNG, picture
 from tests.strict.said import say
@@ -207,6 +207,21 @@ async def test_what_was_swept_is_said_to_be_gone(chat_server: Serving) -> None:
     await asyncio.sleep(0.01)
     assert await chat_server.store.sweep_run_events(timedelta(0)) > 0
     assert await events(chat_server, given["threadId"]) == (410, "events_gone")
+
+
+async def test_what_a_run_has_told_is_kept_for_as_long_as_the_server_was_told(tmp_path: Path) -> None:
+    old, young = run_input("Is it?"), run_input("Is it?")
+    async with serving(tmp_path) as server:
+        for given, days in ((old, 20), (young, 19)):
+            server.fake.say("Yes.")
+            server.store.clock = lambda days=days: datetime.now(UTC) - timedelta(days=days)
+            await post(server, given)
+    async with serving(tmp_path, keep_run_events_days=19.5) as server:  # which sweeps when it begins
+        while (await events(server, old["threadId"]))[0] == 200:
+            await asyncio.sleep(0.05)
+        assert await events(server, old["threadId"]) == (410, "events_gone")
+        status, told = await events(server, young["threadId"])
+        assert (status, texts(told)) == (200, "Yes.")
 
 
 # --- ends ------------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from dragoman.server.runs.live import Live
 from dragoman.server.runs.narrating import Narrator, NotOursError
 from dragoman.server.runs.recovering import end_lost, ended_if_dead
 from dragoman.store import Session
-from dragoman.store.runs import RETENTION, Run, ToldEvent
+from dragoman.store.runs import Run, ToldEvent
 from dragoman.store.unbroken import unbroken
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ _log: Final = logging.getLogger("dragoman.server")
 class Runs:
     """The runs of one worker."""
 
-    def __init__(self, doors: Doors, *, alive_s: float = ALIVE_S, keep_events: timedelta = RETENTION) -> None:
+    def __init__(self, doors: Doors, *, alive_s: float = ALIVE_S) -> None:
         self._doors = doors
         self._store = doors.store
         self._owner = doors.store.new_id()
         self._alive_s = alive_s
-        self._keep_events = keep_events
+        self._keep_events = timedelta(days=doors.options.keep_run_events_days)
         self._beginning = Beginning(doors, self._owner, alive_s)
         self._about_to_begin: list[str] = []  # whose
         self._here: dict[str, Live] = {}  # by session
