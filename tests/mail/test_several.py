@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from dragoman.store.batches import in_groups, listed
 from dragoman.store.letters import LETTER, row_of
 from dragoman.store.schema import migrations
 from tests.mail.conftest import Clock, failure, result
+from tests.mail.waiting import within
+from tests.store.conftest import Place
 
 ROUNDS = 12
 
@@ -154,6 +157,40 @@ async def test_letters_that_are_done_together_end_as_if_one_by_one(
         one_by_one, together = [await everything(store, mail.team_id) for mail in teams]
         assert one_by_one == together
         assert {row[4] for row in together["inbox"]} == {"done"}
+
+
+async def test_no_letter_is_left_behind_when_many_send_and_end_letters_of_one_task_at_once(
+    shared_place: Place, chance: random.Random
+) -> None:
+    wanted = 120
+    async with shared_place.open() as one, shared_place.open() as two:
+        mails = [Mail(one), Mail(two)]
+        seen: list[str] = []
+
+        async def send(mail: Mail, name: str) -> None:
+            letters = [result(f"T{number % 4}", message_id=f"{name}{number}") for number in range(wanted // 4)]
+            while letters:
+                some, letters = letters[: (size := chance.choice((1, 1, 7)))], letters[size:]
+                await (mail.send(some[0]) if size == 1 else mail.send_all(some))
+
+        async def handle(mail: Mail) -> None:
+            while len(seen) < wanted:
+                held = await mail.receive("ARCH", limit=chance.choice((1, 5)))
+                if len(held) == 1:
+                    await held[0].ack()
+                elif held:
+                    await mail.ack_all(held)
+                seen.extend(delivery.letter_id for delivery in held)
+                await asyncio.sleep(0)
+
+        async with within(120, f"{wanted} letters"):
+            working = [send(mail, name) for mail, name in zip(mails * 2, "abcd", strict=True)]
+            await asyncio.gather(*working, *(handle(mail) for mail in mails * 2))
+        assert sorted(seen) == sorted(f"{name}{number}" for name in "abcd" for number in range(wanted // 4))
+        for name in "abcd":  # of each task, in the order in which they were sent
+            for task in range(4):
+                mine = [int(letter[1:]) for letter in seen if letter[0] == name and int(letter[1:]) % 4 == task]
+                assert mine == sorted(mine)
 
 
 async def test_a_conflict_in_the_middle_of_many_lets_none_of_them_in(mail: Mail) -> None:

@@ -123,8 +123,9 @@ def post_all(letters: Sequence[Posted], now: datetime, *, away: bool) -> Generat
         return receipts
     are_new = yield from keep_all(letters, now)
     new = [posted for posted, is_new in zip(letters, are_new, strict=True) if is_new]
-    placed = yield from _into_all("outbox" if away else "inbox", new, now)
     yield from tasks.note_all(new, now)
+    placed = yield from _into_all("outbox" if away else "inbox", new, now)
+    yield from tasks.let_go_all(new)
     for posted, is_new in zip(letters, are_new, strict=True):
         if is_new:
             state = "away" if away else placed[key_of(posted)]
@@ -158,13 +159,14 @@ def _into_all(
 
 
 def busy_tasks(table: str, mailbox: tuple[str, str], wanted: Iterable[str]) -> Generator[Statement, Rows, set[str]]:
-    """Which of these tasks have a letter in a mailbox that is not done."""
+    """Which of these tasks have a letter in a mailbox that is not done. However many it has, one is looked at."""
     found: set[str] = set()
-    for marks, some in listed(sorted(wanted)):
+    for some in in_groups(sorted(wanted)):
         rows = yield (
-            f"SELECT e.task_id FROM {table} AS e WHERE e.recipient_id {SAME} AND e.team_id {SAME}"
-            f" AND e.task_id IN ({marks}){_OPEN[table]} ORDER BY e.task_id, e.number",
-            (*mailbox, *some),
+            f"SELECT t.column1 FROM (VALUES {values(1, len(some))}) AS t WHERE (SELECT e.number FROM {table} AS e"
+            f" WHERE e.recipient_id {SAME} AND e.team_id {SAME} AND e.task_id = t.column1{_OPEN[table]}"
+            " ORDER BY e.number LIMIT 1) IS NOT NULL",
+            (*some, *mailbox),
         )
         found.update(task for (task,) in rows)
     return found
@@ -190,8 +192,9 @@ def arrive(
     new = [posted for key, posted in fresh.items() if key not in kept]  # the others were sent from here, or are false
     true = [posted for key, posted in fresh.items() if kept.get(key, posted.fingerprint) == posted.fingerprint]
     yield from keep_all(new, now)
-    placed = yield from _into_all("inbox", true, now)  # whoever sent them has held them
     yield from tasks.note_all(new, now)
+    placed = yield from _into_all("inbox", true, now)  # whoever sent them has held them
+    yield from tasks.let_go_all(new)
     states = {**known, **placed}
     receipts: list[Receipt] = []
     for posted in letters:

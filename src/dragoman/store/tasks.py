@@ -81,19 +81,14 @@ def is_success(posted: Posted) -> bool:
 
 
 def note(posted: Posted, now: datetime) -> Steps:
-    """Note what a result says of its task. What was held for it is looked for after that, and let go."""
+    """Note what a result says of its task: before its mailbox is locked, and before it is asked who waits for it."""
     if posted.type == "task_result" and posted.status is not None:
         state = _STATES.get(posted.status, posted.status)
         yield _NOTE_UNLESS_DONE, (posted.task_id, posted.team_id, state, micros(now))
 
 
-def let_go(posted: Posted) -> Steps:
-    """Let go what was held for the task of a letter."""
-    yield from _succeeded(posted.task_id, posted.team_id)
-
-
 def note_all(letters: Sequence[Posted], now: datetime) -> Steps:
-    """Note what results say of their tasks, and let go what was held for them."""
+    """The same for several."""
     states: dict[tuple[str, str], str] = {}
     for posted in letters:
         task = (posted.task_id, posted.team_id)
@@ -101,13 +96,23 @@ def note_all(letters: Sequence[Posted], now: datetime) -> Steps:
             states[task] = _STATES.get(posted.status, posted.status)
     rows = [(*task, states[task], micros(now)) for task in sorted(states)]  # in one order: nobody waits in a circle
     for group in in_groups(rows):
-        yield f"{_NOTE_SEVERAL.format(values(4, len(group)))} {_UNLESS_DONE}", [value for row in group for value in row]
-    done: dict[str, list[str]] = {}
-    for (task_id, team), state in states.items():
-        if state == "succeeded":
-            done.setdefault(team, []).append(task_id)
-    for team, tasks in done.items():
-        for marks, some in listed(tasks):
+        said = _NOTE_SEVERAL.format(values(4, len(group)))
+        yield f"{said} {_UNLESS_DONE}", [value for row in group for value in row]
+
+
+def let_go(posted: Posted) -> Steps:
+    """Let go what was held for the task of a letter."""
+    yield from _succeeded(posted.task_id, posted.team_id)
+
+
+def let_go_all(letters: Sequence[Posted]) -> Steps:
+    """Let go what was held for the tasks that letters say have succeeded."""
+    done: dict[str, set[str]] = {}
+    for posted in letters:
+        if is_success(posted):
+            done.setdefault(posted.team_id, set()).add(posted.task_id)
+    for team, tasks in sorted(done.items()):
+        for marks, some in listed(sorted(tasks)):
             needed = yield (
                 f"SELECT DISTINCT needed_id FROM task_needs WHERE team_id = ? AND needed_id IN ({marks})",
                 (team, *some),
