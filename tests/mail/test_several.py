@@ -24,7 +24,7 @@ from tests.mail.conftest import Clock, failure, result
 from tests.mail.waiting import within
 from tests.store.conftest import Place
 
-ROUNDS = 12
+ROUNDS = 6
 
 
 def rows_of(sql: str, *arguments: Any) -> Generator[Any, Any, Any]:
