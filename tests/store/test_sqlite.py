@@ -16,7 +16,7 @@ from typing import Any
 import apsw
 import pytest
 
-from dragoman.errors import DamagedError, StoreUnusableError
+from dragoman.errors import ConflictError, DamagedError, StoreUnusableError, UnknownSessionError
 from dragoman.store import Store, open_store, sqlite
 from dragoman.store.operation import Bulk, Operation, Passing
 from tests.store.talk import answered, said, texts, used
@@ -225,7 +225,16 @@ def counted_here(monkeypatch: pytest.MonkeyPatch) -> list[object]:
             done.append(outcomes)
         return outcomes
 
+    put_here: Callable[..., bool] = sqlite._Writer.put_here
+
+    def put(self: Any, row: Any, now: int) -> bool:
+        is_done = put_here(self, row, now)
+        if is_done:
+            done.append(row)
+        return is_done
+
     monkeypatch.setattr(sqlite._Writer, "committed_here", counted)
+    monkeypatch.setattr(sqlite._Writer, "put_here", put)
     return done
 
 
@@ -325,3 +334,66 @@ async def test_an_amount_that_is_no_number_is_damage(path: Path, amount: str) ->
         other.close()
         with pytest.raises(DamagedError, match="no number"):
             await store.totals("session")
+
+
+@pytest.fixture
+def put_at_once(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each message that could be put at a known end was; the disk is taken for quick."""
+    monkeypatch.setattr(sqlite, "_QUICK_S", 60.0)
+    told: list[bool] = []
+    put_here: Callable[..., bool] = sqlite._Writer.put_here
+
+    def put(self: Any, row: Any, now: int) -> bool:
+        told.append(put_here(self, row, now))
+        return told[-1]
+
+    monkeypatch.setattr(sqlite._Writer, "put_here", put)
+    return told
+
+
+async def test_one_message_more_is_one_statement_and_all_that_belongs_to_it(
+    path: Path, put_at_once: list[bool]
+) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        session = await store.create_session()
+        rows = [(await store.append(session.id, said(f"number {number}")))[0] for number in range(3)]
+        assert put_at_once == [True, True]  # where it ends was not known to the first
+        rows += await store.append(session.id, answered("of a model", usage=used(1, 1, "0.1")))
+        rows += await store.append(session.id, said("and on"), expected_seq=4)
+        assert put_at_once == [True, True, True]  # what was consumed stands in another table
+        assert [row.seq for row in rows] == [1, 2, 3, 4, 5]
+        assert await store.read(session.id) == rows
+        now = await store.get_session(session.id)
+        assert (now.last_seq, now.updated_at > session.updated_at) == (5, True)
+        assert [hit.seq for hit in await store.search("number")] != []
+        again = await store.append(session.id, rows[1].message)
+        assert [row.seq for row in again] == [2]
+        assert (await store.verify()).is_sound
+
+
+async def test_an_end_that_others_have_moved_or_deleted_is_not_believed(path: Path, put_at_once: list[bool]) -> None:
+    async with open_store(f"sqlite:///{path}") as one, open_store(f"sqlite:///{path}") as other:
+        session = await one.create_session()
+        await one.append(session.id, said("1"))
+        await other.append(session.id, said("2"))
+        await one.append(session.id, said("3"))
+        await other.append(session.id, said("4"))
+        assert put_at_once == [False, False]
+        with pytest.raises(ConflictError):
+            await one.append(session.id, said("x"), expected_seq=3)
+        assert texts(await one.read(session.id)) == ["1", "2", "3", "4"]
+        await other.delete_session(session.id)
+        with pytest.raises(UnknownSessionError):
+            await one.append(session.id, said("5"))
+
+
+async def test_while_another_program_writes_nothing_is_put_at_once(path: Path, put_at_once: list[bool]) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        session = await store.create_session()
+        await store.append(session.id, said("1"))
+        with locked(path):
+            waiting = asyncio.create_task(store.append(session.id, said("2")))
+            await asyncio.sleep(0.05)
+        await waiting
+        assert put_at_once == [False]
+        assert texts(await store.read(session.id)) == ["1", "2"]

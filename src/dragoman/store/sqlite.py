@@ -33,6 +33,7 @@ import msgspec
 from dragoman.blobs import Blobs
 from dragoman.errors import DamagedError, DragomanError, FormatError, StorageError, StoreError, StoreUnusableError
 from dragoman.store.operation import LOCKED, Bulk, Passing, bindable
+from dragoman.store.reading import COLUMNS
 from dragoman.store.schema import migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
 
@@ -55,6 +56,17 @@ _QUICK_S: Final = 0.001  # a commit that blocks nobody for longer than a message
 _SYNC_LATER: Final = "PRAGMA synchronous=NORMAL"  # with the next commit that is synced
 _UNKNOWN_S: Final = 0.05  # what is assumed of a disk at first
 _FORGETTING: Final = 0.8  # what a slow commit still counts for, at each one after it
+# One more message at the end of a session, in one statement.
+_AT_THE_END: Final = f"""
+CREATE TEMP VIEW at_the_end AS SELECT {COLUMNS}, 0 AS now FROM messages;
+CREATE TEMP TRIGGER put_at_the_end INSTEAD OF INSERT ON at_the_end BEGIN
+  UPDATE sessions SET last_seq = NEW.seq, last_message_id = NEW.id, updated_at = NEW.now
+    WHERE id = NEW.session_id AND last_seq = NEW.seq - 1 AND last_message_id < NEW.id;
+  SELECT raise(ABORT, 'it does not end there') WHERE changes() = 0;
+  INSERT INTO messages ({COLUMNS}) VALUES ({", ".join(f"NEW.{name.strip()}" for name in COLUMNS.split(","))});
+END;
+"""
+_PUT: Final = f"INSERT INTO at_the_end ({COLUMNS}, now) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SETTINGS: Final = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "mmap_size": 0}
 _EXACT: Final = Context(prec=5_000, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
 _MOUNTS: Final = Path("/proc/self/mounts")
@@ -137,6 +149,11 @@ class SqliteStore(Store):
             return cast("Result", await future)
         waiting.append((operation, loop, future))
         return cast("Result", await future)
+
+    def _put_row(self, row: tuple[Any, ...], now: int) -> bool:
+        if self._crowded or self._asked_now or self._writer is None or not self._threads:
+            return False
+        return self._may_wait(asyncio.get_running_loop()) and self._writer.put_here(row, now)
 
     def _may_wait(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the loop may be kept waiting for one write more: of one task, and not often before it goes on."""
@@ -527,6 +544,7 @@ class _Writer:
     def _follow(self, connection: apsw.Connection) -> None:
         """Copy the log into the database when nobody waits for it, rather than in the middle of a commit."""
         connection.set_busy_timeout(0)  # but where somebody wants to wait
+        connection.execute(_AT_THE_END).fetchall()
 
         def note(_: apsw.Connection, __: str, pages: int) -> int:
             self._log_pages = pages
@@ -583,6 +601,44 @@ class _Writer:
             if self._log_pages >= _LOG_PAGES:
                 self._jobs.put([])  # to look around
 
+    def put_here(self, row: tuple[Any, ...], now: int) -> bool:
+        """Whether a message is at the end of its session, in the thread that asks; see ``committed_here``.
+
+        One statement is a transaction by itself. It fails, and changes nothing, if the session does not end where it
+        is believed to, or if others write.
+        """
+        if self._is_lost or self._slowest_s > _QUICK_S or not self._jobs.empty():
+            return False
+        if not self._busy.acquire(blocking=False):
+            return False
+        began = perf_counter()
+        try:
+            if not self._lock.take(wait=False):
+                return False
+            try:
+                if self._is_synced_later:
+                    self._sync(later=False)
+                self._connection.execute(_PUT, (*bindable(row), now))
+            finally:
+                self._lock.give_back()
+        except (apsw.ConstraintError, apsw.BusyError):
+            return False
+        except Exception as error:
+            raise self._failed(error).error from error
+        finally:
+            self._busy.release()
+            if self._log_pages >= _LOG_PAGES:
+                self._jobs.put([])  # to look around
+        self._slowest_s = max(perf_counter() - began, self._slowest_s * _FORGETTING)
+        return True
+
+    def _failed(self, error: Exception) -> _Failed:
+        """What is told of a failure."""
+        failed = _Failed(_translated(error, self._connection))
+        if isinstance(failed.error, StorageError):
+            self._start_anew()
+        return failed
+
     def _committed(self, asked: list[Operation[Any]], *, wait: bool = True) -> list[Any] | None:
         """What came of each; if the commit fails, nothing did. ``None`` if others write and we do not wait."""
         began = perf_counter()
@@ -602,10 +658,7 @@ class _Writer:
             finally:
                 self._lock.give_back()
         except Exception as error:  # noqa: BLE001  it is raised where it was asked for
-            failed = _Failed(_translated(error, self._connection))
-            if isinstance(failed.error, StorageError):
-                self._start_anew()
-            return [failed] * len(asked)
+            return [self._failed(error)] * len(asked)
         if not (is_passing or _has_long(asked)):  # which say nothing of the disk
             self._slowest_s = max(perf_counter() - began, self._slowest_s * _FORGETTING)
         return outcomes

@@ -22,6 +22,7 @@ from dragoman.store.reading import unknown_message
 from dragoman.store.rows import Columns, columns_from, hash_of, micros
 from dragoman.store.sessions import alone_in
 
+_CALLS: Final = (ToolUseBlock, InvalidToolUseBlock)
 _INSERT: Final = (
     "INSERT INTO messages (session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status,"
     " unknown_json, blobs_json, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -98,6 +99,22 @@ def append(
             (session_id, idempotency_key, fingerprint, places.seqs[0], places.seqs[-1], micros(now)),
         )
     return places
+
+
+def only_row(session_id: str, end: End, draft: Draft) -> tuple[Any, ...] | None:
+    """The row of a message at the end of its session, if that is all that there is to be written of it."""
+    message, columns = draft.message, draft.columns
+    metadata = message.metadata
+    if (
+        columns.id <= end[1]
+        or columns.blobs
+        or message.role is Role.TOOL
+        or metadata.usage is not None
+        or metadata.user_message_attachments is not None
+        or (message.role is Role.ASSISTANT and any(isinstance(block, _CALLS) for block in message.content))
+    ):
+        return None
+    return _inserted(session_id, end[0] + 1, columns)
 
 
 def _are_behind(drafts: Sequence[Draft], newest: str) -> bool:
@@ -246,7 +263,7 @@ def _beside(session_id: str, seq: int, draft: Draft) -> Generator[Statement, Row
     message = draft.message
     if message.role is Role.ASSISTANT:
         for number, block in enumerate(message.content):
-            if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
+            if isinstance(block, _CALLS):
                 yield from called(session_id, seq, message, number, block)
     elif message.role is Role.TOOL:
         for block in message.content:
