@@ -113,15 +113,18 @@ class Adapter:
         """A whole answer as a message. One that failed is a message too, with what had arrived."""
         return self.message_from(self.dialect.read_reply(response), context)
 
-    def message_from(self, reply: Reply, context: RequestContext) -> Message:
-        """A reply, whole or folded from a stream, as a message."""
+    def message_from(
+        self, reply: Reply, context: RequestContext, status: MessageStatus | None = None, **told: Any
+    ) -> Message:
+        """A reply, whole or folded from a stream, as a message; ``told`` is what else its metadata say."""
         metadata = MessageMetadata(
             model=self.model.id,
             provider=self.provider.key,
             routing=context.routing,
             usage=context.usage,
-            status=MessageStatus.COMPLETE if reply.fault is None else MessageStatus.ERROR,
+            status=status or (MessageStatus.COMPLETE if reply.fault is None else MessageStatus.ERROR),
             provider_raw=_notes_on_message(reply),
+            **told,
         )
         content = tuple(_under_own_id(block, context) for block in reply.content)
         for block in content:

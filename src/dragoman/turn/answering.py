@@ -40,7 +40,8 @@ async def answered(turn: Turn) -> AsyncGenerator[AnswerBegan | StreamEvent | Ans
         yield asking.began
         async with aclosing(asking.events()) as events:
             async for event in events:
-                asking.growing.take(event)
+                if asking.whole is None:
+                    asking.growing.take(event)
                 yield event
     except (asyncio.CancelledError, GeneratorExit):
         await store.unbroken(asking.end(CANCELLED))
@@ -63,6 +64,7 @@ class _Asking:
         self.call = call
         self.growing = growing
         self.began = began
+        self.whole: Reply | None = None  # what was answered, if it came in one piece
         self.journal = Journal()
 
     @classmethod
@@ -107,13 +109,14 @@ class _Asking:
         return self._unfolded()
 
     async def _unfolded(self) -> AsyncGenerator[StreamEvent, None]:
-        for event in unfold(await self.turn.agent.client.send(self.call, self.journal)):
+        self.whole = await self.turn.agent.client.send(self.call, self.journal)
+        for event in unfold(self.whole):
             yield event
 
     async def end(self, fault: Fault | None = None) -> AnswerEnded:
         """Store the answer as it ended, with what it cost, and tell of it."""
         turn, context = self.turn, self.call.context
-        reply = self.growing.folding.reply()
+        reply = self.whole or self.growing.folding.reply()
         if fault is not None:
             reply = reply.replace(fault=fault, stop_reason=StopReason.ERROR, stop_sequence=None)
         is_cancelled = fault is CANCELLED

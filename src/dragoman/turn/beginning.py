@@ -89,6 +89,8 @@ class Turn:
     @property
     def open_calls(self) -> list[Call]:
         """What the last answer asks for and has not got."""
+        if self.asking is None:
+            return []
         return [call for call in calls_in(self.asking) if call.id not in self.settled]
 
     @property
@@ -101,6 +103,8 @@ class Turn:
     @property
     def pending(self) -> tuple[Pending, ...]:
         """What it waits for, if that is all that is open."""
+        if self.asking is None:
+            return ()
         open_calls = self.open_calls
         found = self.waiting.pending(open_calls)
         return found if len(found) == len(open_calls) else ()
@@ -112,7 +116,7 @@ class Turn:
             return not self.pending
         is_paused = self.answer.stop_reason is StopReason.PAUSED
         may = self.steps < self.agent.max_steps
-        return may and (is_paused or self.asking is not None) and not self.pending
+        return (is_paused or self.asking is not None) and may and not self.pending
 
     def entries(self, *more: Message) -> list[Entry]:
         """What the agent did in this turn, as entries of its own."""

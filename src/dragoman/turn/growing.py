@@ -76,12 +76,9 @@ class Growing:
 
     def message(self, reply: Reply, context: RequestContext, status: MessageStatus | None = None) -> Message:
         """The answer as a message of that status; without one, as the reply itself says."""
-        made = self._adapter.message_from(reply, context)
         kept = self.row.message.metadata
-        metadata = made.metadata.replace(
-            status=status or made.metadata.status, user_id=kept.user_id, team_id=kept.team_id, run_id=kept.run_id
-        )
-        return made.replace(metadata=metadata)
+        told = {"user_id": kept.user_id, "team_id": kept.team_id, "run_id": kept.run_id}
+        return self._adapter.message_from(reply, context, status, **told)
 
     async def end(self, message: Message, **beside: Any) -> Row:
         """Write the answer as it ended, and what ends with it (see ``end_answer`` of a store)."""

@@ -21,7 +21,7 @@ import msgspec
 from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Place, detail_text, origin_of_thinking, thinking_texts
 from dragoman.dialects.parts.body import a_list, an_object
 from dragoman.dialects.parts.conversation import Conversation
-from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.residue import kept, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import JsonError
 from dragoman.ids import AS_IT_IS, spell
@@ -53,6 +53,9 @@ _AUDIO_WORDS: Final = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "
 
 def notes_of_message(role: Role, blocks: list[ContentBlock], wire: dict[str, Any], *, reply: bool = False) -> Any:
     """What to remember about a message: the form of its content, and what else stood in it."""
+    if _is_plain_text(role, blocks, wire):
+        added = {key: value for key, value in wire.items() if key not in ("role", "content")}
+        return kept(NAME, {"set": added} if added else None)
     notes: dict[str, Any] = {"role": "developer"} if wire.get("role") == "developer" else {}
     shown = _shown_again(blocks, wire)
     if shown:
@@ -67,6 +70,14 @@ def notes_of_message(role: Role, blocks: list[ContentBlock], wire: dict[str, Any
     if "form" in notes:
         natural = natural_message(role, blocks, notes, reply=reply)
     return noted(NAME, natural, wire, **notes)
+
+
+def _is_plain_text(role: Role, blocks: list[ContentBlock], wire: dict[str, Any]) -> bool:
+    """Whether a message is one text and what stands beside it, as most are."""
+    if len(blocks) != 1 or wire.get("role") != role.value:
+        return False
+    (block,) = blocks
+    return type(block) is TextBlock and block.provider_raw is None and wire.get("content") == block.text != ""
 
 
 def _shown_again(blocks: list[ContentBlock], wire: dict[str, Any]) -> list[str]:
