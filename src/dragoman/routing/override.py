@@ -32,6 +32,8 @@ def read_override(content: Iterable[ContentBlock], registry: Registry, explicit:
     for at, block in enumerate(blocks):
         if isinstance(block, TextBlock):
             model, text = _read_text(block.text, registry, is_decided=chosen is not None, is_all=len(blocks) == 1)
+            if text == block.text:
+                return Override(chosen, blocks)
             said = (block.replace(text=text),) if text else () if model else (block,)
             return Override(chosen or model, (*blocks[:at], *said, *blocks[at + 1 :]))
     return Override(chosen, blocks)
