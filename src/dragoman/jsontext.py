@@ -57,7 +57,7 @@ def read_json(data: bytes | str, limits: JsonLimits = REQUEST) -> Any:
             value = msgspec.json.decode(data)
             again = msgspec.json.encode(value)
             # Nothing was dropped, so it need not be looked for: many times faster than to look.
-            if (again == data or _has_every_key(data, again)) and not (
+            if (again == data or has_every_key(data, again)) and not (
                 limits.integers_of_64_bits and _has_long_number(data)
             ):
                 return value
@@ -86,7 +86,7 @@ _DIGITS_ONLY = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else ord(" "
 _LONG = b"0" * 19  # an integer of fewer digits fits 64 bits
 
 
-def _has_every_key(data: bytes, again: bytes) -> bool:
+def has_every_key(data: bytes, again: bytes) -> bool:
     """Whether the text that was made of a value has as many pairs as the one that it was read from.
 
     A pair has one colon outside of texts, and those in texts are the same in both, unless one was written as an escape.

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from dragoman.errors import FormatError, JsonError
-from dragoman.jsontext import OWN, read_json
+from dragoman.jsontext import OWN, has_every_key, read_json
 
 _SHOWN: Final = 12  # steps of the way to a place that is too deep
 _decode: Final = msgspec.json.Decoder().decode
@@ -78,11 +78,17 @@ def body_of(wire: Any) -> dict[str, Any]:
     if type(wire) is bytes:
         try:
             body = _decode(wire)
-            if type(body) is dict and _encode(body) == wire:  # how deep its parts are is looked at where they are read
-                return body
+            again = _encode(body)
+            if type(body) is dict and (again == wire or _is_read(wire, again)):
+                return body  # how deep its parts are is looked at where they are read
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # the careful reader knows what to say about it
     return an_object(_value_of(wire) if isinstance(wire, bytes | str) else wire, "$")
+
+
+def _is_read(wire: bytes, again: bytes) -> bool:
+    """Whether a text with other spaces than ours was read whole, and is not too deep."""
+    return wire.count(b"[") + wire.count(b"{") <= OWN.max_depth and has_every_key(wire, again)
 
 
 def _value_of(text: bytes | str) -> Any:
