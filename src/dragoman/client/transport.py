@@ -82,7 +82,7 @@ class Transport:
     async def _asked(
         self, url: URL, headers: dict[str, str], body: bytes, connect_s: float, head_s: float
     ) -> aiohttp.ClientResponse:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_s)
+        timeout = _only_to_connect(connect_s)
         for _ in range(_MOST_REDIRECTS + 1):
             try:
                 async with asyncio.timeout(head_s):
@@ -128,6 +128,12 @@ class Transport:
 @functools.lru_cache(maxsize=256)
 def _url_of(address: str) -> URL:
     return URL(address, encoded=True)
+
+
+@functools.lru_cache(maxsize=16)
+def _only_to_connect(within_s: float) -> aiohttp.ClientTimeout:
+    """The rest is waited for here."""
+    return aiohttp.ClientTimeout(total=None, sock_connect=within_s)
 
 
 def _left_in(content: aiohttp.StreamReader) -> bytes:
