@@ -22,7 +22,7 @@ import copy
 import functools
 import hashlib
 import random
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -121,9 +121,9 @@ class Delivery:
         """The letter with what is sensitive, for its recipient."""
         return await self._mail.opened(self)
 
-    async def ack(self, effect: Effect | None = None) -> Acked:
+    def ack(self, effect: Effect | None = None) -> Coroutine[Any, Any, Acked]:
         """See ``Mail.ack``."""
-        return await self._mail.ack(self, effect)
+        return self._mail.ack(self, effect)
 
     async def nack(self, error: BaseException | str = "", **said: Any) -> Outcome | None:
         """See ``Mail.nack``."""

@@ -192,9 +192,12 @@ _HELD_IN_LOCKED: Final = (  # whoever puts a letter into the mailbox, or takes o
 )
 
 
-def _held(key: Key, lease: str, asked: str = _HELD) -> Generator[Statement, Rows, tuple[Any, ...] | None]:
+def _held(key: Key, lease: str) -> Generator[Statement, Rows, tuple[Any, ...] | None]:
     """The row of a letter that somebody holds; nothing if it is done, ``ConflictError`` if it is in other hands."""
-    rows = yield asked, key
+    return _held_by(lease, key, (yield _HELD, key))
+
+
+def _held_by(lease: str, key: Key, rows: Rows) -> tuple[Any, ...] | None:
     if not rows:
         raise unknown(key)
     if rows[0][0] in ("done", "dead"):
@@ -209,18 +212,30 @@ def unknown(key: Key) -> UnknownLetterError:
     return UnknownLetterError("there is no such letter", where=f"letter {key[2]} to {key[0]}")
 
 
-@operation
-def settle(
-    key: Key, lease: str, effect: Callable[[], Effect] | None, now: datetime
-) -> Generator[Statement, Rows, tuple[bool, Any]]:
+def settle(key: Key, lease: str, effect: Callable[[], Effect] | None, now: datetime) -> Operation[tuple[bool, Any]]:
     """A letter is done, together with its effect: true, and what the effect gave; false if it had been done before."""
-    held = yield from _held(key, lease, _HELD if effect is not None else _HELD_IN_LOCKED)
+    if effect is None:
+        return Operation(lambda: _settled(key, lease, now))
+    return Operation(lambda: _settled_with(key, lease, effect, now))
+
+
+def _settled(key: Key, lease: str, now: datetime) -> Generator[Statement, Rows, tuple[bool, Any]]:
+    rows = yield _HELD_IN_LOCKED, key
+    held = _held_by(lease, key, rows)
     if held is None:
         return False, None
-    result = None
-    if effect is not None:
-        result = yield from iter(effect())
-        yield locked(key)  # only now, so that effects of several letters do not wait for each other
+    yield from _ended(key, held[2], "done", None, now)
+    return True, None
+
+
+def _settled_with(
+    key: Key, lease: str, effect: Callable[[], Effect], now: datetime
+) -> Generator[Statement, Rows, tuple[bool, Any]]:
+    held = yield from _held(key, lease)
+    if held is None:
+        return False, None
+    result = yield from iter(effect())
+    yield locked(key)  # only now, so that effects of several letters do not wait for each other
     yield from _ended(key, held[2], "done", None, now)
     return True, result
 

@@ -33,7 +33,7 @@ LETTER: Final = (
     " created_at, fingerprint, letter_json, hash"
 )
 STANDING: Final = "i.state, i.attempts, i.ended_at, i.available_at, i.lease, i.error_class"  # of a row of the inbox
-_INSERT: Final = (
+KEPT: Final = (
     f"INSERT INTO letters ({LETTER}) VALUES ({', '.join('?' * 15)})"
     " ON CONFLICT (recipient_id, team_id, letter_id) DO NOTHING RETURNING 1"
 )
@@ -106,11 +106,11 @@ def key_of(posted: Posted) -> Key:
 
 def keep(posted: Posted, now: datetime) -> Generator[Statement, Rows, bool]:
     """Keep a letter; false if the same is there already, ``ConflictError`` if another one of that id is."""
-    if not (yield _INSERT, row_of(posted, now)):
-        yield from _compared(posted)
+    if not (yield KEPT, row_of(posted, now)):
+        yield from compared(posted)
         return False
     if posted.sealed:
-        yield from _keep_sealed(posted)
+        yield from keep_sealed(posted)
     return True
 
 
@@ -130,13 +130,13 @@ def keep_all(letters: Sequence[Posted], now: datetime) -> Generator[Statement, R
         new.discard(key_of(posted))
         are_new.append(is_new)
         if not is_new:
-            yield from _compared(posted)
+            yield from compared(posted)
         elif posted.sealed:
-            yield from _keep_sealed(posted)
+            yield from keep_sealed(posted)
     return are_new
 
 
-def _compared(posted: Posted) -> Steps:
+def compared(posted: Posted) -> Steps:
     """``ConflictError`` if the letter that has an id says something else."""
     there = yield f"SELECT fingerprint FROM letters WHERE {KEYED}", key_of(posted)
     if there and bytes(there[0][0]) != posted.fingerprint:
@@ -148,7 +148,8 @@ def _compared(posted: Posted) -> Steps:
         )
 
 
-def _keep_sealed(posted: Posted) -> Steps:
+def keep_sealed(posted: Posted) -> Steps:
+    """Keep the sealed values of a letter."""
     for value in posted.sealed:
         yield (
             "INSERT INTO sealed_values (recipient_id, team_id, letter_id, input_id, key_id, sealed)"

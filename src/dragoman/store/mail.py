@@ -12,7 +12,7 @@ only while the machine runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -75,9 +75,9 @@ class MailRoom:
 
     # --- delivering --------------------------------------------------------------------------------------------------
 
-    async def post(self, posted: Posted, *, away: bool = False) -> Receipt:
+    def post(self, posted: Posted, *, away: bool = False) -> Coroutine[Any, Any, Receipt]:
         """Take a letter. The same again changes nothing; another of the same id is a ``ConflictError``."""
-        return await self._store._write(taking.post(posted, self._store.clock(), away=away))
+        return self._store._write(taking.post(posted, self._store.clock(), away=away))
 
     def posting(self, posted: Posted, *, away: bool = False) -> Operation[Receipt]:
         """The same as an operation, to be the effect of another letter."""
@@ -95,24 +95,26 @@ class MailRoom:
         """Whether there is something to be handed out."""
         return await self._store._read_little(inbox.has_any(recipient_id, team_id, self._store.clock()))
 
-    async def hand_out(
+    def hand_out(
         self, recipient_id: str, team_id: str = "", *, lease_s: float = 60, limit: int = 1, letter_id: str | None = None
-    ) -> list[Handed]:
+    ) -> Coroutine[Any, Any, list[Handed]]:
         """The next letters of a mailbox, in their order; nobody else gets them until the lease is over.
 
         ``letter_id`` asks for one of them, if it may be handed out.
         """
         now = self._store.clock()
         until = now + timedelta(seconds=lease_s)
-        return await self._store._write(
+        return self._store._write(
             inbox.hand_out(
                 recipient_id, team_id, self._store.new_id(), now, until=until, limit=limit, letter_id=letter_id
             )
         )
 
-    async def settle(self, handed: Handed, effect: Callable[[], Effect] | None = None) -> tuple[bool, Any]:
+    def settle(
+        self, handed: Handed, effect: Callable[[], Effect] | None = None
+    ) -> Coroutine[Any, Any, tuple[bool, Any]]:
         """A letter is done, together with its effect: true and what that gave; false if it had been done before."""
-        return await self._store._write(inbox.settle(key_of(handed.posted), handed.lease, effect, self._store.clock()))
+        return self._store._write(inbox.settle(key_of(handed.posted), handed.lease, effect, self._store.clock()))
 
     async def settle_all(self, handed: Sequence[Handed]) -> list[bool | ConflictError]:
         """Letters are done, in one transaction: whether each was for the first time, or in whose hands it is."""

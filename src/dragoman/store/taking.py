@@ -18,6 +18,7 @@ from dragoman.letters.kept import DeadLetter, LetterState, Posted, Receipt
 from dragoman.store import tasks
 from dragoman.store.batches import in_groups, listed, values
 from dragoman.store.letters import (
+    KEPT,
     KEYED,
     MAILBOX,
     OTHER_CONTENT,
@@ -25,11 +26,13 @@ from dragoman.store.letters import (
     Key,
     Steps,
     bury,
-    keep,
+    compared,
     keep_all,
+    keep_sealed,
     key_of,
     locked,
     promoted,
+    row_of,
 )
 from dragoman.store.operation import Operation, Rows, Statement, operation
 from dragoman.store.rows import micros
@@ -68,11 +71,14 @@ def post(posted: Posted, now: datetime, *, away: bool) -> Operation[Receipt]:
 
 def posting(posted: Posted, now: datetime, *, away: bool) -> Generator[Statement, Rows, Receipt]:
     """The steps of taking a letter."""
-    if not (yield from keep(posted, now)):
+    if not (yield KEPT, row_of(posted, now)):
+        yield from compared(posted)
         return receipt_of(posted, (yield from _state(key_of(posted))), is_new=False)
+    if posted.sealed:
+        yield from keep_sealed(posted)
     is_held = bool(posted.needs) and (yield from tasks.need(posted, now))
-    if posted.status is not None:
-        yield from tasks.note(posted, now)
+    if tasks.is_result(posted):
+        yield tasks.noted(posted, now)
     state, is_needed = yield from _into("outbox" if away else "inbox", posted, now, is_held=is_held)
     if is_needed and tasks.is_success(posted):
         yield from tasks.let_go(posted)

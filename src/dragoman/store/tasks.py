@@ -75,16 +75,24 @@ def _way(first: str, last: str, team: str) -> Generator[Statement, Rows, tuple[s
     return ()
 
 
+def is_result(posted: Posted) -> bool:
+    """Whether a letter says how its task ended."""
+    return posted.status is not None and posted.type == "task_result"
+
+
 def is_success(posted: Posted) -> bool:
     """Whether a letter says that its task has succeeded."""
-    return posted.type == "task_result" and posted.status == "success"
+    return is_result(posted) and posted.status == "success"
 
 
-def note(posted: Posted, now: datetime) -> Steps:
+def noted(posted: Posted, now: datetime) -> Statement:
     """Note what a result says of its task: before its mailbox is locked, and before it is asked who waits for it."""
-    if posted.type == "task_result" and posted.status is not None:
-        state = _STATES.get(posted.status, posted.status)
-        yield _NOTE_UNLESS_DONE, (posted.task_id, posted.team_id, state, micros(now))
+    return _NOTE_UNLESS_DONE, (posted.task_id, posted.team_id, _state(posted), micros(now))
+
+
+def _state(posted: Posted) -> str:
+    said = posted.status or ""
+    return _STATES.get(said, said)
 
 
 def note_all(letters: Sequence[Posted], now: datetime) -> Steps:
@@ -92,8 +100,8 @@ def note_all(letters: Sequence[Posted], now: datetime) -> Steps:
     states: dict[tuple[str, str], str] = {}
     for posted in letters:
         task = (posted.task_id, posted.team_id)
-        if posted.type == "task_result" and posted.status is not None and states.get(task) != "succeeded":
-            states[task] = _STATES.get(posted.status, posted.status)
+        if is_result(posted) and states.get(task) != "succeeded":
+            states[task] = _state(posted)
     rows = [(*task, states[task], micros(now)) for task in sorted(states)]  # in one order: nobody waits in a circle
     for group in in_groups(rows):
         said = _NOTE_SEVERAL.format(values(4, len(group)))
