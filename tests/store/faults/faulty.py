@@ -10,24 +10,36 @@ from dragoman.store import Store, open_store, sqlite
 _WAIT_S = 0.01
 
 
-class _Eager(sqlite._Writer):
+class _InTheThread(sqlite._Writer):
+    """Writes nothing where it was asked for."""
+
+    def committed_here(self, asked: list[Any]) -> None:
+        return None
+
+    def put_here(self, row: tuple[Any, ...], now: int) -> bool:
+        return False
+
+
+class _Eager(_InTheThread):
     """Acknowledges when everything is written, and commits a little later."""
 
-    def _committed(self, jobs: list[Any]) -> list[Any]:
-        outcomes = []
-        with self._lock.held(), sqlite._transaction(self._connection):
-            for operation, loop, future in jobs:
-                outcomes.append(self._alone(operation))
-                sqlite._tell(loop, [(future, outcomes[-1])])
-            time.sleep(_WAIT_S)
-        return outcomes
+    def work(self) -> None:
+        is_over = False
+        while not is_over:
+            jobs, is_over = self._waiting(self._jobs.get())
+            with self._lock.held(), sqlite._transaction(self._connection):
+                for operation, loop, future in jobs:
+                    sqlite._tell(loop, [(future, self._alone(operation))])
+                time.sleep(_WAIT_S)
+        self._connection.close()
+        self._lock.close()
 
 
-class _Late(sqlite._Writer):
+class _Late(_InTheThread):
     """Commits, and acknowledges a little later: allowed, and the worst for those who ask again carelessly."""
 
-    def _committed(self, jobs: list[Any]) -> list[Any]:
-        outcomes = super()._committed(jobs)
+    def _committed(self, asked: list[Any], *, wait: bool = True) -> list[Any] | None:
+        outcomes = super()._committed(asked, wait=wait)
         time.sleep(_WAIT_S)
         return outcomes
 
