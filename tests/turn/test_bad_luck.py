@@ -92,10 +92,12 @@ async def test_a_bus_that_is_full_or_closed_hurts_no_turn(tmp_path: Path) -> Non
 # --- the store -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_disk_that_fills_up_in_the_middle_is_said_and_the_next_turn_works(
+async def test_a_disk_that_fills_up_in_the_middle_is_said_and_once_there_is_room_the_next_turn_works(
     small_disk: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
+    room = small_disk / "room"
+    room.write_bytes(bytes(256 * 1024))
     async with ground(tmp_path, "anthropic", url=f"sqlite:///{small_disk / 'store.db'}") as it:
         agent = await it.agent(trace=False)
         said = await told_to(agent)
@@ -106,6 +108,7 @@ async def test_a_disk_that_fills_up_in_the_middle_is_said_and_the_next_turn_work
         types = await types_in(agent, said)
         assert [name for name in types if name in ENDS] == ["turn.failed"]
         assert types.count("llm.call_started") == types.count("llm.call_completed") + types.count("llm.call_failed")
+        room.unlink()
         it.fakes["anthropic"].say("briefly")
         assert (await agent.ask(it.session, "Shorter, please")).fault is None
         kept = await messages(it)
