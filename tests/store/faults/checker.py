@@ -100,7 +100,24 @@ def _dictionaries(connection: apsw.Connection, table: str) -> Iterator[Json]:
 
 async def postgres_tables(server: str, schema: str) -> tuple[Tables, BlobOf]:
     """Every table, and large content, which is kept in one."""
-    connection = await _connected(server)
+    for _ in range(1_000):
+        try:
+            return await _tables_now(server, schema)
+        except _RECOVERING:  # from what was done to it, which it may notice only now
+            await asyncio.sleep(0.05)
+    raise AssertionError("the server does not recover")
+
+
+_RECOVERING = (
+    asyncpg.CannotConnectNowError,
+    asyncpg.ConnectionDoesNotExistError,
+    asyncpg.CrashShutdownError,
+    OSError,
+)
+
+
+async def _tables_now(server: str, schema: str) -> tuple[Tables, BlobOf]:
+    connection = await asyncpg.connect(server)
     try:
         tables: Tables = {}
         for name in NAMES:
@@ -113,15 +130,6 @@ async def postgres_tables(server: str, schema: str) -> tuple[Tables, BlobOf]:
         return tables, {row["sha256"]: bytes(row["data"]) for row in rows}.get
     finally:
         await connection.close()
-
-
-async def _connected(server: str) -> Any:
-    for _ in range(1_000):
-        try:
-            return await asyncpg.connect(server)
-        except asyncpg.CannotConnectNowError:  # it recovers from what was done to it
-            await asyncio.sleep(0.05)
-    raise AssertionError("the server does not recover")
 
 
 def folder_blob_of(folder: Path) -> BlobOf:
