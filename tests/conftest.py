@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import forked
 from tests.servers.fixtures import aimock_server, llama_server  # noqa: F401  fixtures for every folder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,3 +47,8 @@ def suites() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no test suites at {folder}; DRAGOMAN_CORPUS names another place")
     return folder
+
+
+def pytest_sessionfinish() -> None:
+    """Nothing that was started is left behind."""
+    forked.close()

@@ -16,6 +16,7 @@ import pytest
 from dragoman.letters import answer_letter, letter_schema, needs_input_letter, task_result_letter, write_letter
 from dragoman.mail import Mail
 from dragoman.store import open_store
+from tests import forked
 from tests.letters.examples import COMPLETE, EXAMPLES
 
 COMMAND = Path(sys.executable).with_name("dragoman")
@@ -44,9 +45,7 @@ class Home:
 
     def run(self, *arguments: str | Path, given: bytes | str = b"") -> subprocess.CompletedProcess[bytes]:
         data = given.encode() if isinstance(given, str) else given
-        done = subprocess.run(
-            [COMMAND, *arguments], input=data, capture_output=True, check=False, env=self.environment, timeout=60
-        )
+        done = forked.run(*arguments, environment=self.environment, given=data)
         assert b"Traceback" not in done.stderr
         return done
 

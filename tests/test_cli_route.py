@@ -16,6 +16,7 @@ from dragoman.catalog import builtin
 from dragoman.message import ImageBlock, ImageSource, Message, MessageMetadata, Role, TextBlock
 from dragoman.routing import facts_of
 from dragoman.store import open_store
+from tests import forked
 from tests.routing.models import NOW
 
 COMMAND = Path(sys.executable).with_name("dragoman")
@@ -46,15 +47,7 @@ class Home:
         }
 
     def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [COMMAND, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=self.environment,
-            cwd=self.folder,
-            timeout=60,
-        )
+        done = forked.run_text(*arguments, environment=self.environment, cwd=self.folder)
         assert KEY not in done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done

@@ -24,6 +24,7 @@ from dragoman.cli.store_option import default_path, url_from, without_password
 from dragoman.cli.tour import example_conversation
 from dragoman.message import Attachment, ContentBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.store import Session, Store
+from tests import forked
 from tests.store.talk import answered, message, said
 from tests.test_cli import COMMAND, written
 
@@ -35,16 +36,7 @@ def run(*arguments: str | Path, store: Path | str | None = None, **options: Any)
     environment.pop("DRAGOMAN_STORE", None)
     if store is not None:
         environment["DRAGOMAN_STORE"] = str(store)
-    return subprocess.run(
-        [COMMAND, *arguments],
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        timeout=60,
-        **options,
-    )
+    return forked.run_text(*arguments, environment=environment, **options)
 
 
 def document(*arguments: str | Path, store: Path) -> Any:

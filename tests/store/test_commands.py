@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from dragoman.cli.tour import example_conversation
+from tests import forked
 from tests.store.conftest import Place
-from tests.test_cli import run, written
+from tests.test_cli import written
 
 
 async def test_every_command_does_the_same_on_every_engine(shared_place: Place, tmp_path: Path) -> None:
@@ -17,7 +19,7 @@ async def test_every_command_does_the_same_on_every_engine(shared_place: Place, 
     session_id = messages[0].session_id
 
     def told(*arguments: str | Path, exit_code: int = 0) -> Any:
-        done = run(*arguments, "--store", shared_place.url, "--json")
+        done = forked.run_text(*arguments, "--store", shared_place.url, "--json", environment=os.environ)
         assert (done.returncode, done.stderr) == (exit_code, "")
         return json.loads(done.stdout)
 
@@ -47,7 +49,8 @@ async def test_where_nobody_knows_where_files_are_who_deletes_is_told_so(shared_
             await store.create_session(name)
 
     def told(*arguments: str) -> tuple[str, ...]:
-        return tuple(run(*arguments, "--yes", "--store", shared_place.url).stdout.splitlines())
+        done = forked.run_text(*arguments, "--yes", "--store", shared_place.url, environment=os.environ)
+        return tuple(done.stdout.splitlines())
 
     known, hint = "deleted s1 with 0 messages", "attachments were not looked for: --attachments names where they are"
     is_file = shared_place.url.startswith("sqlite:")
