@@ -271,6 +271,7 @@ class _Connection:
         self._losses = 0  # in a row
         self._not_before = 0.0
         self._is_closed = False
+        self._is_opening = False
         self._is_forgotten = False  # the server does not know the session of this connection: it was started again
 
     async def tools(self) -> list[mcp.Tool]:
@@ -329,6 +330,8 @@ class _Connection:
         self._client = None
         self._over.set()
         if self._keeper is not None:
+            if self._is_opening:
+                self._keeper.cancel()
             await asyncio.wait({self._keeper})
 
     def _lose(self, client: mcp.Client) -> None:
@@ -344,7 +347,7 @@ class _Connection:
             if self._client is not None and self._keeper is not None and not self._keeper.done():
                 return self._client
             if self._is_closed:
-                raise ToolSourceError("it is closed", where=f"MCP server {self.server.name!r}")
+                raise self._closed()
             wait_s = self._not_before - time.monotonic()
             if wait_s > 0:
                 what = f"it was lost {self._losses} times in a row; it is tried again in {wait_s:.0f} s"
@@ -358,16 +361,27 @@ class _Connection:
             self._client = await ready
             return self._client
 
+    def _closed(self) -> ToolSourceError:
+        return ToolSourceError("it is closed", where=f"MCP server {self.server.name!r}")
+
     async def _keep(self, ready: asyncio.Future[mcp.Client], over: asyncio.Event) -> None:
         """Open the connection, tell who waits for it, and close it when it is over."""
         printed = Printed(0, 2_000)
         try:
             async with contextlib.AsyncExitStack() as stack:
-                async with asyncio.timeout(self.server.connect_timeout_s):
-                    client = await self._open(stack, printed)
+                self._is_opening = True
+                try:
+                    async with asyncio.timeout(self.server.connect_timeout_s):
+                        client = await self._open(stack, printed)
+                finally:
+                    self._is_opening = False
                 if not ready.done():
                     ready.set_result(client)
                 await over.wait()
+        except asyncio.CancelledError:  # nobody wants it any more
+            if not ready.done():
+                ready.set_exception(self._closed())
+            raise
         except Exception as error:  # noqa: BLE001  somebody else's server
             if not ready.done():
                 ready.set_exception(self._failure(error, "it cannot be reached", printed.text()))
