@@ -227,8 +227,8 @@ def counted_here(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     put_here: Callable[..., bool] = sqlite._Writer.put_here
 
-    def put(self: Any, row: Any, now: int) -> bool:
-        is_done = put_here(self, row, now)
+    def put(self: Any, row: Any) -> bool:
+        is_done = put_here(self, row)
         if is_done:
             done.append(row)
         return is_done
@@ -343,8 +343,8 @@ def put_at_once(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     told: list[bool] = []
     put_here: Callable[..., bool] = sqlite._Writer.put_here
 
-    def put(self: Any, row: Any, now: int) -> bool:
-        told.append(put_here(self, row, now))
+    def put(self: Any, row: Any) -> bool:
+        told.append(put_here(self, row))
         return told[-1]
 
     monkeypatch.setattr(sqlite._Writer, "put_here", put)

@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -140,10 +141,9 @@ class Searching:
         """Fill the index before long, unless the store is being closed."""
         if self._is_stopped:
             return
-        loop = asyncio.get_running_loop()
-        self._stored_at = loop.time()
+        self._stored_at = monotonic()
         if self._task is None or self._task.done():
-            self._task = loop.create_task(self._follow())
+            self._task = asyncio.get_running_loop().create_task(self._follow())
 
     async def stop(self) -> None:
         """Leave the rest to whoever comes next."""
@@ -156,13 +156,12 @@ class Searching:
 
     async def _follow(self) -> None:
         """Fill the index when nothing has been stored for a while, until nothing is stored meanwhile."""
-        loop = asyncio.get_running_loop()
         begun = -1.0
         while self._stored_at > begun:
-            latest = loop.time() + _PATIENCE_S
-            while (pause := min(self._stored_at + _QUIET_S, latest) - loop.time()) > 0:
+            latest = monotonic() + _PATIENCE_S
+            while (pause := min(self._stored_at + _QUIET_S, latest) - monotonic()) > 0:
                 await asyncio.sleep(pause + random.uniform(0, _QUIET_S / 3))  # several processes need not wake at once
-            begun = loop.time()
+            begun = monotonic()
             try:
                 await self._follow_up()
             except DragomanError:
@@ -170,16 +169,15 @@ class Searching:
 
     async def _follow_up(self) -> None:
         """Fill what is missing with pauses, unless somebody else is at it."""
-        clock = asyncio.get_running_loop().time
         while wanted := await self._store._read(indexes.behind(None, _SESSIONS_AT_ONCE)):
-            begun = clock()
+            begun = monotonic()
             while found := await self._pending(wanted, _GENTLY[0]):
                 for pieces in await self._pieces(found, _GENTLY[1]):
                     if not await self._store._write(indexes.put(self._store.engine, pieces)):
                         return
-                    is_quiet = clock() - self._stored_at > _QUIET_S
-                    await asyncio.sleep((clock() - begun) * (_REST if is_quiet else _LONG_REST))
-                    begun = clock()
+                    is_quiet = monotonic() - self._stored_at > _QUIET_S
+                    await asyncio.sleep((monotonic() - begun) * (_REST if is_quiet else _LONG_REST))
+                    begun = monotonic()
 
     async def catch_up(self, session_id: str | None = None) -> None:
         """Fill what is missing now: of everything, or of one history."""

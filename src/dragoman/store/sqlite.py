@@ -150,10 +150,10 @@ class SqliteStore(Store):
         waiting.append((operation, loop, future))
         return cast("Result", await future)
 
-    def _put_row(self, row: tuple[Any, ...], now: int) -> bool:
+    def _put_row(self, row: tuple[Any, ...]) -> bool:
         if self._crowded or self._asked_now or self._writer is None or not self._threads:
             return False
-        return self._may_wait(asyncio.get_running_loop()) and self._writer.put_here(row, now)
+        return self._may_wait(asyncio.get_running_loop()) and self._writer.put_here(row)
 
     def _may_wait(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the loop may be kept waiting for one write more: of one task, and not often before it goes on."""
@@ -601,7 +601,7 @@ class _Writer:
             if self._log_pages >= _LOG_PAGES:
                 self._jobs.put([])  # to look around
 
-    def put_here(self, row: tuple[Any, ...], now: int) -> bool:
+    def put_here(self, row: tuple[Any, ...]) -> bool:
         """Whether a message is at the end of its session, in the thread that asks; see ``committed_here``.
 
         One statement is a transaction by itself. It fails, and changes nothing, if the session does not end where it
@@ -618,7 +618,7 @@ class _Writer:
             try:
                 if self._is_synced_later:
                     self._sync(later=False)
-                self._connection.execute(_PUT, (*bindable(row), now))
+                self._connection.execute(_PUT, bindable(row))
             finally:
                 self._lock.give_back()
         except (apsw.ConstraintError, apsw.BusyError):

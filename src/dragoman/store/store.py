@@ -77,9 +77,7 @@ _MOST_ENDS: Final = 4_096
 _UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def now_utc() -> datetime:
-    """The time."""
-    return datetime.now(UTC)
+now_utc: Final[Callable[[], datetime]] = functools.partial(datetime.now, UTC)
 
 
 class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMethods, TurnMethods):
@@ -122,8 +120,8 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         """Run an operation in a transaction of its own, and return when it is safe."""
         raise NotImplementedError
 
-    def _put_row(self, row: tuple[Any, ...], now: int) -> bool:  # noqa: ARG002
-        """Add the row of a message if its session ends before it, and have it safe; or do nothing, and say so.
+    def _put_row(self, row: tuple[Any, ...]) -> bool:  # noqa: ARG002
+        """Add the row of a message, and the time of it, if its session ends before it; or do nothing, and say so.
 
         For an engine that can do this at once, without keeping anybody waiting.
         """
@@ -270,10 +268,11 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         given = [messages] if isinstance(messages, Message) else list(messages)
         if not given:
             return []
-        owned = [self._owned(session_id, message) for message in given]
+        now = self.clock()
+        owned = [self._owned(session_id, message, now) for message in given]
         drafts = writing.drafts_from(owned)
         if len(drafts) == 1 and idempotency_key is None:
-            seq = self._put_at_end(session_id, drafts[0], expected_seq)
+            seq = self._put_at_end(session_id, drafts[0], expected_seq, now)
             if seq is not None:
                 return [Row(seq, owned[0])]
         places = await self._stored(
@@ -281,7 +280,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
             lambda drafts: writing.append(
                 session_id,
                 drafts,
-                now=self.clock(),
+                now=now,
                 expected_seq=expected_seq,
                 idempotency_key=idempotency_key,
                 end=self._ends.get(session_id),
@@ -293,13 +292,13 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
             return [Row(seq, message) for seq, message in zip(places.seqs, owned, strict=True)]
         return await self._rows(await self._read(reading.at(session_id, places.seqs)))
 
-    def _put_at_end(self, session_id: str, draft: Draft, expected_seq: int | None) -> int | None:
+    def _put_at_end(self, session_id: str, draft: Draft, expected_seq: int | None, now: datetime) -> int | None:
         """The place of a message that could be put at the end of its session in one step; else nothing was done."""
         end = self._ends.get(session_id)
         if end is None or expected_seq not in (None, end[0]):
             return None
         row = writing.only_row(session_id, end, draft)
-        if row is None or not self._put_row(row, micros(self.clock())):
+        if row is None or not self._put_row((*row, micros(now))):
             return None
         self._ends[session_id] = end[0] + 1, draft.columns.id
         self.searching.soon()
@@ -310,13 +309,13 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
             self._ends.clear()
         self._ends[session_id] = end
 
-    def _owned(self, session_id: str, message: Message) -> Message:
+    def _owned(self, session_id: str, message: Message, now: datetime | None = None) -> Message:
         if message.session_id == session_id:
             return message
         if message.session_id:
             what = f"it belongs to session {message.session_id!r}"
             raise FormatError(what, where=f"message {message.id}", remedy=f"Append it there, not to {session_id!r}")
-        created_at = self.clock() if message.created_at == _UNKNOWN_TIME else message.created_at
+        created_at = (now or self.clock()) if message.created_at == _UNKNOWN_TIME else message.created_at
         # What is new needs no looking at, and the rest was looked at when the message was made.
         return _message(
             self._ids.next(),

@@ -16,7 +16,7 @@ class _InTheThread(sqlite._Writer):
     def committed_here(self, asked: list[Any]) -> None:
         return None
 
-    def put_here(self, row: tuple[Any, ...], now: int) -> bool:
+    def put_here(self, row: tuple[Any, ...]) -> bool:
         return False
 
 
