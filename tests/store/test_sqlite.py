@@ -115,7 +115,10 @@ async def test_what_few_ask_for_together_is_one_commit_where_it_was_asked_for(
 
 
 @pytest.mark.usefixtures("patient")
-async def test_others_have_their_turn_while_somebody_writes_one_thing_after_another(path: Path) -> None:
+async def test_others_have_their_turn_while_somebody_writes_one_thing_after_another(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_PATIENCE_S", 0.0)
     done: list[int] = []
 
     async def write() -> None:
@@ -130,7 +133,7 @@ async def test_others_have_their_turn_while_somebody_writes_one_thing_after_anot
         while not writing.done():
             await asyncio.sleep(0)
             seen.append(len(done))
-        assert max(after - before for before, after in itertools.pairwise(seen)) <= 8
+        assert max(after - before for before, after in itertools.pairwise(seen)) <= 3
 
 
 @pytest.mark.usefixtures("patient")
@@ -338,8 +341,9 @@ async def test_an_amount_that_is_no_number_is_damage(path: Path, amount: str) ->
 
 @pytest.fixture
 def put_at_once(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each message that could be put at a known end was; the disk is taken for quick."""
+    """Whether each message that could be put at a known end was; the disk is taken for quick, and nobody hurries."""
     monkeypatch.setattr(sqlite, "_QUICK_S", 60.0)
+    monkeypatch.setattr(sqlite, "_PATIENCE_S", 60.0)
     told: list[bool] = []
     put_here: Callable[..., bool] = sqlite._Writer.put_here
 
@@ -378,7 +382,7 @@ async def test_an_end_that_others_have_moved_or_deleted_is_not_believed(path: Pa
         await other.append(session.id, said("2"))
         await one.append(session.id, said("3"))
         await other.append(session.id, said("4"))
-        assert put_at_once == [False, False]
+        assert put_at_once == [False, False]  # it was tried, and did nothing
         with pytest.raises(ConflictError):
             await one.append(session.id, said("x"), expected_seq=3)
         assert texts(await one.read(session.id)) == ["1", "2", "3", "4"]

@@ -48,6 +48,7 @@ _PAGE_SIZE: Final = 2048  # a message seldom fills a whole number of pages: with
 _BUSY_MS: Final = 60_000
 _MOST_AT_ONCE: Final = 512
 _FEW: Final = 4  # that are written where they were asked for, rather than while the others of the loop go on
+_PATIENCE_S: Final = 0.002  # for which others wait while one writes; one more write may begin until then
 _CROWDED: Final = 2  # turns of the loop, after one in which several have written
 _READERS: Final = 2
 _LOG_PAGES: Final = 1_000  # in the log beside the database, before they are copied into it
@@ -102,8 +103,8 @@ class SqliteStore(Store):
         self._reader: _Reader | None = None  # that reads where it is asked
         self._asked_now: list[Job] = []  # what one turn of the event loop has asked to be written
         self._crowded = 0  # turns of the loop in which several are expected to write
-        self._kept_by: asyncio.Task[Any] | None = None  # who has written where it was asked for in this turn of it,
-        self._kept = 0  # and how often
+        self._kept_by: asyncio.Task[Any] | None = None  # who has written where it was asked for in this turn of it, and
+        self._kept_since = 0.0
 
     async def open(self) -> None:
         connection = await asyncio.to_thread(self._opened)
@@ -156,16 +157,16 @@ class SqliteStore(Store):
         return self._may_wait(asyncio.get_running_loop()) and self._writer.put_here(row)
 
     def _may_wait(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether the loop may be kept waiting for one write more: of one task, and not often before it goes on."""
+        """Whether the loop may be kept waiting for one write more: of one task, and not for long before it goes on."""
         task = asyncio.current_task(loop)
         if self._kept_by is None:
             loop.call_soon(self._go_on)
-            self._kept_by, self._kept = task, 0
-        elif self._kept_by is not task:
+            self._kept_by, self._kept_since = task, perf_counter()
+            return True
+        if self._kept_by is not task:
             self._crowded = _CROWDED
             return False
-        self._kept += 1
-        return self._kept <= _FEW
+        return perf_counter() - self._kept_since < _PATIENCE_S
 
     def _go_on(self) -> None:
         self._kept_by = None
