@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.arena import Arena
-from benchmarks.contestants.store_ground import PER_WRITER, WRITERS
+from benchmarks.contestants.store_ground import IN_A_ROW, PER_WRITER, WRITERS
 from benchmarks.side_by_side import show
 
 LIMIT = "the limit"
@@ -51,6 +51,10 @@ def main() -> None:
         for operation, title in OPERATIONS.items():
             figures[operation] = arena.measured_us(operation, asked.rounds, asked.seconds)
             show(console, title, figures[operation], LIMIT if LIMIT in figures[operation] else "Dragoman")
+        taken = arena.measured_us("appends in a row", asked.rounds, asked.seconds)
+        figures["appends in a row"] = {name: us / IN_A_ROW for name, us in taken.items()}
+        title = f"each of {IN_A_ROW} durable appends that one coroutine or thread awaits one after another"
+        show(console, title, figures["appends in a row"], LIMIT)
         for writers in WRITERS:
             taken = arena.measured_us(f"writers {writers}", asked.rounds, asked.seconds)
             figures[f"writers {writers}"] = {name: writers * PER_WRITER / us * 1e6 for name, us in taken.items()}

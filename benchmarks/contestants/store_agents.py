@@ -30,6 +30,13 @@ class AgentsStore:
     def append(self, session: str, said: str) -> None:
         _LOOP.run_until_complete(self._session(session).add_items([{"role": "assistant", "content": said}]))
 
+    def append_in_a_row(self, texts: list[str]) -> None:
+        async def one_by_one() -> None:
+            for said in texts:
+                await self._session("one").add_items([{"role": "assistant", "content": said}])
+
+        _LOOP.run_until_complete(one_by_one())
+
     def last(self, session: str, count: int) -> int:
         return len(_LOOP.run_until_complete(self._session(session).get_items(limit=count)))
 

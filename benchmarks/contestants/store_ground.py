@@ -17,6 +17,7 @@ from benchmarks.worker import Operation
 SIZES = (10, 1_000, 20_000)
 WRITERS = (16, 64)
 PER_WRITER = 8
+IN_A_ROW = 20
 TURNS = 200
 _numbers = itertools.count()
 _connect = sqlite3.connect
@@ -51,6 +52,13 @@ def operations_of(opened: Callable[[Path], Contestant]) -> dict[str, Operation]:
     """What can be measured of a store."""
     folder = Path(tempfile.mkdtemp(prefix="store-bench-", dir=os.environ.get("BENCH_FOLDER")))
     made: dict[str, Operation] = {}
+    store = opened(folder / "row.db")
+    store.seed("one", [text() for _ in range(10)])
+    made["appends in a row"] = (
+        lambda: [text() for _ in range(IN_A_ROW)],
+        getattr(store, "append_in_a_row", None) or one_by_one(store),
+        lambda _: None,
+    )
     for size in SIZES:
         store = opened(folder / f"{size}.db")
         store.seed("one", [text() for _ in range(size)])
@@ -71,6 +79,16 @@ def operations_of(opened: Callable[[Path], Contestant]) -> dict[str, Operation]:
         )
     made["size"] = (lambda: folder / f"size-{next(_numbers)}.db", lambda path: _ratio(opened, path), lambda _: None)
     return made
+
+
+def one_by_one(store: Contestant) -> Callable[[list[str]], None]:
+    """So many appends, one after another."""
+
+    def append(texts: list[str]) -> None:
+        for said in texts:
+            store.append("one", said)
+
+    return append
 
 
 def in_threads(store: Contestant) -> Callable[[int], None]:

@@ -34,6 +34,13 @@ class OurStore:
         self._create(session)
         _LOOP.run_until_complete(self._store.append(session, _message(said)))
 
+    def append_in_a_row(self, texts: list[str]) -> None:
+        _LOOP.run_until_complete(self._one_by_one(texts))
+
+    async def _one_by_one(self, texts: list[str]) -> None:
+        for said in texts:
+            await self._store.append("one", _message(said))
+
     def _create(self, session: str) -> None:
         if session not in self._known:
             self._known.add(session)
