@@ -268,9 +268,9 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         given = [messages] if isinstance(messages, Message) else list(messages)
         if not given:
             return []
-        now = self.clock()
-        owned = [self._owned(session_id, message, now) for message in given]
+        owned = [self._owned(session_id, message) for message in given]
         drafts = writing.drafts_from(owned)
+        now = self.clock()
         if len(drafts) == 1 and idempotency_key is None:
             seq = self._put_at_end(session_id, drafts[0], expected_seq, now)
             if seq is not None:
@@ -309,13 +309,13 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
             self._ends.clear()
         self._ends[session_id] = end
 
-    def _owned(self, session_id: str, message: Message, now: datetime | None = None) -> Message:
+    def _owned(self, session_id: str, message: Message) -> Message:
         if message.session_id == session_id:
             return message
         if message.session_id:
             what = f"it belongs to session {message.session_id!r}"
             raise FormatError(what, where=f"message {message.id}", remedy=f"Append it there, not to {session_id!r}")
-        created_at = (now or self.clock()) if message.created_at == _UNKNOWN_TIME else message.created_at
+        created_at = self.clock() if message.created_at == _UNKNOWN_TIME else message.created_at
         # What is new needs no looking at, and the rest was looked at when the message was made.
         return _message(
             self._ids.next(),
