@@ -28,11 +28,9 @@ from dragoman.letters.sensitive import REFERENCE
 from dragoman.store import tasks
 from dragoman.store.batches import in_groups, listed
 from dragoman.store.letters import (
-    AT_MOST,
     KEYED,
     LETTER,
     MAILBOX,
-    SAME,
     Key,
     Steps,
     bury,
@@ -53,19 +51,17 @@ Effect = Generator[Statement, Rows, Any] | Operation[Any]  # steps, as an operat
 _COLUMNS: Final = ", ".join(f"l.{name.strip()}" for name in LETTER.split(","))
 _LEASED: Final = f"UPDATE inbox SET lease = ?, available_at = ?, attempts = attempts + 1 WHERE {MAILBOX}"
 # What has a time comes after it: a lease that is over, or another attempt. In these words, an index has all of it.
-_IS_DUE: Final = (
-    f"recipient_id {SAME} AND team_id {SAME} AND state = 'ready' AND available_at > 0 AND available_at <= ?"
-)
+_IS_DUE: Final = "recipient_id = ? AND team_id = ? AND state = 'ready' AND available_at > 0 AND available_at <= ?"
 _DUE: Final = f"SELECT 1 FROM inbox WHERE {_IS_DUE} LIMIT 1"
 _FREED: Final = f"UPDATE inbox SET available_at = 0 WHERE {_IS_DUE}"
-_IS_FREE: Final = f"i.recipient_id {SAME} AND i.team_id {SAME} AND i.state = 'ready' AND i.available_at = 0"
+_IS_FREE: Final = "i.recipient_id = ? AND i.team_id = ? AND i.state = 'ready' AND i.available_at = 0"
 _FREE: Final = (
     f"SELECT ({_DUE}), i.number, i.attempts, {_COLUMNS} FROM inbox AS i JOIN letters AS l"
     " ON l.recipient_id = i.recipient_id AND l.team_id = i.team_id AND l.letter_id = i.letter_id"
     f" WHERE {_IS_FREE}"
 )
-_NEXT: Final = f"{_FREE} ORDER BY i.number {AT_MOST}{LOCKED}"
-_NAMED: Final = f"{_FREE} AND i.letter_id = ? ORDER BY i.number {AT_MOST}{LOCKED}"
+_NEXT: Final = f"{_FREE} ORDER BY i.number LIMIT ?{LOCKED}"
+_NAMED: Final = f"{_FREE} AND i.letter_id = ? ORDER BY i.number LIMIT ?{LOCKED}"
 
 
 # --- handing out -----------------------------------------------------------------------------------------------------
@@ -286,8 +282,8 @@ def _ended_all(tasks_of: Mapping[Key, str], now: datetime) -> Steps:
 
 _END: Final = (
     "UPDATE inbox SET state = ?, lease = NULL, ended_at = ?, error_class = coalesce(?, error_class)"
-    f" WHERE {KEYED} RETURNING (SELECT e.state FROM inbox AS e WHERE e.recipient_id {SAME} AND e.team_id {SAME}"
-    f" AND e.task_id {SAME} AND e.ended_at IS NULL AND e.letter_id <> ? ORDER BY e.number LIMIT 1)"
+    f" WHERE {KEYED} RETURNING (SELECT e.state FROM inbox AS e WHERE e.recipient_id = ? AND e.team_id = ?"
+    f" AND e.task_id = ? AND e.ended_at IS NULL AND e.letter_id <> ? ORDER BY e.number LIMIT 1)"
 )
 
 
@@ -397,7 +393,7 @@ def _claimed(
         f"SELECT o.attempts, o.broker_seq, {_COLUMNS} FROM outbox AS o JOIN letters AS l"
         " ON l.recipient_id = o.recipient_id AND l.team_id = o.team_id AND l.letter_id = o.letter_id"
         " WHERE o.state = 'ready' AND o.available_at <= ?"
-        f" ORDER BY o.available_at, o.number {AT_MOST}{LOCKED}",
+        f" ORDER BY o.available_at, o.number LIMIT ?{LOCKED}",
         (micros(now), limit),
     )
     for mailbox, names in by_mailbox((row[2], row[3], row[4]) for row in rows):

@@ -24,10 +24,6 @@ Steps = Generator[Statement, Rows, None]
 Key = tuple[str, str, str]  # recipient, team, letter
 MAILBOX: Final = "recipient_id = ? AND team_id = ?"
 KEYED: Final = f"{MAILBOX} AND letter_id = ?"
-# Instead of "= ?" of a table with indexes of a part of it, and of "LIMIT ?": SQLite plans those anew whenever the value
-# is another one, which takes longer than to find the row.
-SAME: Final = "IN (?)"
-AT_MOST: Final = "LIMIT CAST(? AS BIGINT)"
 LETTER: Final = (
     "recipient_id, team_id, letter_id, sender_id, task_id, type, trace_id, session_id, message_id, turn_id, user_id,"
     " created_at, fingerprint, letter_json, hash"
@@ -377,7 +373,7 @@ def first_of(table: str) -> str:
     """The statement that finds the first letter of a task that is not done. In this order, an index has it."""
     is_open = " AND ended_at IS NULL" if table == "inbox" else ""
     return (
-        f"SELECT letter_id, state FROM {table} WHERE recipient_id {SAME} AND team_id {SAME} AND task_id {SAME}{is_open}"
+        f"SELECT letter_id, state FROM {table} WHERE recipient_id = ? AND team_id = ? AND task_id = ?{is_open}"
         " ORDER BY number LIMIT 1"
     )
 

@@ -151,10 +151,13 @@ class SqliteStore(Store):
         waiting.append((operation, loop, future))
         return cast("Result", await future)
 
-    def _put_row(self, row: tuple[Any, ...]) -> bool:
+    def _may_put_row(self) -> bool:
         if self._crowded or self._asked_now or self._writer is None or not self._threads:
             return False
-        return self._may_wait(asyncio.get_running_loop()) and self._writer.put_here(row)
+        return self._writer.is_quick and self._may_wait(asyncio.get_running_loop())
+
+    def _put_row(self, row: tuple[Any, ...]) -> bool:
+        return self._writer is not None and self._writer.put_here(row)
 
     def _may_wait(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the loop may be kept waiting for one write more: of one task, and not for long before it goes on."""
@@ -602,15 +605,18 @@ class _Writer:
             if self._log_pages >= _LOG_PAGES:
                 self._jobs.put([])  # to look around
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether what is asked for now would take no longer than it may take in the thread that asks."""
+        return self._slowest_s <= _QUICK_S and not self._is_lost and self._jobs.empty()
+
     def put_here(self, row: tuple[Any, ...]) -> bool:
         """Whether a message is at the end of its session, in the thread that asks; see ``committed_here``.
 
         One statement is a transaction by itself. It fails, and changes nothing, if the session does not end where it
         is believed to, or if others write.
         """
-        if self._is_lost or self._slowest_s > _QUICK_S or not self._jobs.empty():
-            return False
-        if not self._busy.acquire(blocking=False):
+        if not self.is_quick or not self._busy.acquire(blocking=False):
             return False
         began = perf_counter()
         try:

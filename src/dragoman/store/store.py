@@ -120,12 +120,13 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         """Run an operation in a transaction of its own, and return when it is safe."""
         raise NotImplementedError
 
-    def _put_row(self, row: tuple[Any, ...]) -> bool:  # noqa: ARG002
-        """Add the row of a message, and the time of it, if its session ends before it; or do nothing, and say so.
-
-        For an engine that can do this at once, without keeping anybody waiting.
-        """
+    def _may_put_row(self) -> bool:
+        """Whether an engine can add a row at once, without keeping anybody waiting: see ``_put_row``."""
         return False
+
+    def _put_row(self, row: tuple[Any, ...]) -> bool:
+        """Add the row of a message, and the time of it, if its session ends before it; or do nothing, and say so."""
+        raise NotImplementedError
 
     async def open(self) -> None:
         """Open and check everything; ``StoreUnusableError`` if it would not be safe."""
@@ -295,7 +296,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
     def _put_at_end(self, session_id: str, draft: Draft, expected_seq: int | None, now: datetime) -> int | None:
         """The place of a message that could be put at the end of its session in one step; else nothing was done."""
         end = self._ends.get(session_id)
-        if end is None or expected_seq not in (None, end[0]):
+        if end is None or expected_seq not in (None, end[0]) or not self._may_put_row():
             return None
         row = writing.only_row(session_id, end, draft)
         if row is None or not self._put_row((*row, micros(now))):

@@ -22,7 +22,6 @@ from dragoman.store.letters import (
     KEYED,
     MAILBOX,
     OTHER_CONTENT,
-    SAME,
     Key,
     Steps,
     bury,
@@ -52,8 +51,8 @@ _INTO: Final = {
     for table, when in (("inbox", "arrived_at"), ("outbox", "put_at"))
 }
 _PLACED: Final = {  # in that order, an index has it
-    table: f"{into} (?, ?, ?, ?, ?, CASE WHEN (SELECT e.number FROM {table} AS e WHERE e.recipient_id {SAME}"
-    f" AND e.team_id {SAME} AND e.task_id {SAME}{_OPEN[table]} ORDER BY e.number LIMIT 1) IS NULL"
+    table: f"{into} (?, ?, ?, ?, ?, CASE WHEN (SELECT e.number FROM {table} AS e WHERE e.recipient_id = ?"
+    f" AND e.team_id = ? AND e.task_id = ?{_OPEN[table]} ORDER BY e.number LIMIT 1) IS NULL"
     " THEN 'ready' ELSE 'behind' END, ?, 0, ?) RETURNING state"
     for table, into in _INTO.items()
 }
@@ -170,7 +169,7 @@ def busy_tasks(table: str, mailbox: tuple[str, str], wanted: Iterable[str]) -> G
     for some in in_groups(sorted(wanted)):
         rows = yield (
             f"SELECT t.column1 FROM (VALUES {values(1, len(some))}) AS t WHERE (SELECT e.number FROM {table} AS e"
-            f" WHERE e.recipient_id {SAME} AND e.team_id {SAME} AND e.task_id = t.column1{_OPEN[table]}"
+            f" WHERE e.recipient_id = ? AND e.team_id = ? AND e.task_id = t.column1{_OPEN[table]}"
             " ORDER BY e.number LIMIT 1) IS NOT NULL",
             (*some, *mailbox),
         )
