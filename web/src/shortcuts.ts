@@ -46,7 +46,9 @@ export function startAnew(): void {
 
 function focus(selector: string): void {
   shelf.isDrawerOpen.set(selector === "#search");
-  requestAnimationFrame(() => document.querySelector<HTMLElement>(selector)?.focus());
+  const give = () => document.querySelector<HTMLElement>(selector)?.focus();
+  give(); // what is typed next is meant for it
+  requestAnimationFrame(give); // what is only about to be shown cannot have it before
 }
 
 function isWriting(target: EventTarget | null): boolean {
