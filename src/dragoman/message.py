@@ -355,8 +355,6 @@ class MessageMetadata(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
     unknown_fields: Unknown = UNSET
 
     def check_made(self) -> None:
-        if self.status is MessageStatus.COMPLETE and msgspec.structs.astuple(self) == _NOTHING_ABOUT_IT:
-            return  # as of most messages that a person writes
         super().check_made()
         if type(self.status) is not MessageStatus:
             msgspec.structs.force_setattr(self, "status", MessageStatus(self.status))
@@ -376,9 +374,6 @@ class MessageMetadata(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
         """Files that came with a user's message, always as a list."""
         told = self.user_message_attachments
         return () if told is None else (told,) if isinstance(told, Attachment) else tuple(told)
-
-
-_NOTHING_ABOUT_IT: Final = tuple(field.default for field in msgspec.structs.fields(MessageMetadata))
 
 
 # --- the message -----------------------------------------------------------------------------------------------------

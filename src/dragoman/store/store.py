@@ -77,7 +77,9 @@ _MOST_ENDS: Final = 4_096
 _UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-now_utc: Final[Callable[[], datetime]] = functools.partial(datetime.now, UTC)
+def now_utc() -> datetime:
+    """The time."""
+    return datetime.now(UTC)
 
 
 class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMethods, TurnMethods):
