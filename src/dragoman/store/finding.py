@@ -5,21 +5,19 @@
     calls_of(session, ids)                 the tools that calls are of, and how long they took
     sessions_of(user)                      a page of what belongs to somebody
     named_attachments(session, user, …)    files that only this session names, and files that others of the user name
-    delete_untouched(session, before, …)   the end of a session that was found to be old, if it still is
 
 The one rule: a page costs a page, however long the history or the list is that it is taken from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from dragoman.errors import UnknownMessageError
-from dragoman.store import care
 from dragoman.store.attached import Named, named_attachments
 from dragoman.store.lineage import Stretch, gone, lineage
 from dragoman.store.operation import Operation, Rows, Statement, operation
@@ -27,10 +25,6 @@ from dragoman.store.reading import COLUMNS, Found, found_from, get_message, unkn
 from dragoman.store.rows import micros
 from dragoman.store.sessions import sessions_where
 from dragoman.store.values import Owners, Row, Session
-
-if TYPE_CHECKING:
-    from dragoman.ids import UlidSource
-    from dragoman.store.recent import Recent
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -46,11 +40,7 @@ class FindingMethods:
 
     if TYPE_CHECKING:
         engine: str
-        clock: Callable[[], datetime]
-        _ids: UlidSource
-        _recent: Recent
 
-        async def _write(self, operation: Operation[Any]) -> Any: ...
         async def _read(self, operation: Operation[Any]) -> Any: ...
         async def _read_little(self, operation: Operation[Any]) -> Any: ...
         async def _rows(self, found: Iterable[Found | Row]) -> list[Row]: ...
@@ -85,14 +75,6 @@ class FindingMethods:
         """The files that only this session names; and those of it, or under a prefix, that others of theirs name."""
         named: Named = await self._read(named_attachments(session_id, owners, prefix))
         return named
-
-    async def delete_untouched(self, session_id: str, before: datetime, holder: str) -> bool:
-        """Delete a session in which nothing has happened since, by who has the right to run a turn in it; whether."""
-        gone: bool = await self._write(
-            care.delete_untouched(self.engine, session_id, before, self.clock(), self._ids.next, holder=holder)
-        )
-        self._recent.clear()
-        return gone
 
 
 @operation

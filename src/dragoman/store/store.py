@@ -529,6 +529,14 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         self._recent.clear()
         return gone
 
+    async def delete_untouched(self, session_id: str, before: datetime, holder: str) -> bool:
+        """Delete a session in which nothing has happened since, by who has the right to run a turn in it; whether."""
+        gone = await self._write(
+            care.delete_untouched(self.engine, session_id, before, self.clock(), self._ids.next, holder=holder)
+        )
+        self._recent.clear()
+        return gone
+
     async def erase_user(
         self, user_id: str, delete_files: Callable[[], Awaitable[int]] | None = None
     ) -> ErasureReceipt:
