@@ -59,8 +59,10 @@ class UlidSource:
 
     def next(self) -> str:
         """A new id, greater than every id before."""
-        made = (self._clock_ms() << _RANDOM_BITS) | (self._randomness() % _RANDOM_LIMIT)
-        if made >> _RANDOM_BITS <= self._last >> _RANDOM_BITS:  # same millisecond, or the clock stepped back
+        time_ms = self._clock_ms()
+        if time_ms > self._last >> _RANDOM_BITS:
+            made = (time_ms << _RANDOM_BITS) | (self._randomness() % _RANDOM_LIMIT)
+        else:  # same millisecond, or the clock stepped back
             made = self._last + 1
         if made > _LAST:
             raise OverflowError("the ids of this session are used up: its last one is the greatest ULID there is")

@@ -625,7 +625,7 @@ class _Writer:
             try:
                 if self._is_synced_later:
                     self._sync(later=False)
-                self._connection.execute(_PUT, bindable(row))
+                self._connection.execute(_PUT, row)
             finally:
                 self._lock.give_back()
         except (apsw.ConstraintError, apsw.BusyError):

@@ -107,6 +107,7 @@ def only_row(session_id: str, end: End, draft: Draft) -> tuple[Any, ...] | None:
     metadata = message.metadata
     if (
         columns.id <= end[1]
+        or "\0" in columns.id  # which is refused there
         or columns.blobs
         or message.role is Role.TOOL
         or metadata.usage is not None
