@@ -228,16 +228,16 @@ def counted_here(monkeypatch: pytest.MonkeyPatch) -> list[object]:
             done.append(outcomes)
         return outcomes
 
-    put_here: Callable[..., bool] = sqlite._Writer.put_here
+    done_here: Callable[..., Any] = sqlite._Writer.done_here
 
-    def put(self: Any, row: Any) -> bool:
-        is_done = put_here(self, row)
-        if is_done:
-            done.append(row)
-        return is_done
+    def at_once(self: Any, sql: str, arguments: Any) -> Any:
+        rows = done_here(self, sql, arguments)
+        if rows is not None:
+            done.append(rows)
+        return rows
 
     monkeypatch.setattr(sqlite._Writer, "committed_here", counted)
-    monkeypatch.setattr(sqlite._Writer, "put_here", put)
+    monkeypatch.setattr(sqlite._Writer, "done_here", at_once)
     return done
 
 
@@ -345,13 +345,14 @@ def put_at_once(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(sqlite, "_QUICK_S", 60.0)
     monkeypatch.setattr(sqlite, "_PATIENCE_S", 60.0)
     told: list[bool] = []
-    put_here: Callable[..., bool] = sqlite._Writer.put_here
+    done_here: Callable[..., Any] = sqlite._Writer.done_here
 
-    def put(self: Any, row: Any) -> bool:
-        told.append(put_here(self, row))
-        return told[-1]
+    def at_once(self: Any, sql: str, arguments: Any) -> Any:
+        rows = done_here(self, sql, arguments)
+        told.append(rows is not None)
+        return rows
 
-    monkeypatch.setattr(sqlite._Writer, "put_here", put)
+    monkeypatch.setattr(sqlite._Writer, "done_here", at_once)
     return told
 
 

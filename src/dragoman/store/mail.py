@@ -29,7 +29,7 @@ from dragoman.letters.kept import (
     Receipt,
     SealedValue,
 )
-from dragoman.store import arrivals, inbox, letters, taking
+from dragoman.store import arrivals, at_once, inbox, letters, taking
 from dragoman.store.inbox import Effect
 from dragoman.store.letters import Key, key_of
 from dragoman.store.operation import Operation
@@ -75,9 +75,14 @@ class MailRoom:
 
     # --- delivering --------------------------------------------------------------------------------------------------
 
-    def post(self, posted: Posted, *, away: bool = False) -> Coroutine[Any, Any, Receipt]:
+    async def post(self, posted: Posted, *, away: bool = False) -> Receipt:
         """Take a letter. The same again changes nothing; another of the same id is a ``ConflictError``."""
-        return self._store._write(taking.post(posted, self._store.clock(), away=away))
+        store, now = self._store, self._store.clock()
+        if not away and store._may_write_at_once():
+            row = taking.only_row(posted, now)
+            if row is not None and store._write_at_once(at_once.POST, row) is not None:
+                return taking.receipt_of(posted, "ready", is_new=True)
+        return await store._write(taking.post(posted, now, away=away))
 
     def posting(self, posted: Posted, *, away: bool = False) -> Operation[Receipt]:
         """The same as an operation, to be the effect of another letter."""
@@ -110,11 +115,13 @@ class MailRoom:
             )
         )
 
-    def settle(
-        self, handed: Handed, effect: Callable[[], Effect] | None = None
-    ) -> Coroutine[Any, Any, tuple[bool, Any]]:
+    async def settle(self, handed: Handed, effect: Callable[[], Effect] | None = None) -> tuple[bool, Any]:
         """A letter is done, together with its effect: true and what that gave; false if it had been done before."""
-        return self._store._write(inbox.settle(key_of(handed.posted), handed.lease, effect, self._store.clock()))
+        store, key, now = self._store, key_of(handed.posted), self._store.clock()
+        if effect is None and store._may_write_at_once():
+            if store._write_at_once(inbox.DONE, (micros(now), *key, handed.lease)):
+                return True, None
+        return await store._write(inbox.settle(key, handed.lease, effect, now))
 
     async def settle_all(self, handed: Sequence[Handed]) -> list[bool | ConflictError]:
         """Letters are done, in one transaction: whether each was for the first time, or in whose hands it is."""

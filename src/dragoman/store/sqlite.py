@@ -21,7 +21,7 @@ import os
 import queue
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from pathlib import Path
 from time import perf_counter
@@ -32,8 +32,8 @@ import msgspec
 
 from dragoman.blobs import Blobs
 from dragoman.errors import DamagedError, DragomanError, FormatError, StorageError, StoreError, StoreUnusableError
-from dragoman.store.operation import LOCKED, Bulk, Passing, bindable
-from dragoman.store.reading import COLUMNS
+from dragoman.store import at_once
+from dragoman.store.operation import LOCKED, Bulk, Passing, Rows, bindable
 from dragoman.store.schema import migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
 
@@ -57,17 +57,6 @@ _QUICK_S: Final = 0.001  # a commit that blocks nobody for longer than a message
 _SYNC_LATER: Final = "PRAGMA synchronous=NORMAL"  # with the next commit that is synced
 _UNKNOWN_S: Final = 0.05  # what is assumed of a disk at first
 _FORGETTING: Final = 0.8  # what a slow commit still counts for, at each one after it
-# One more message at the end of a session, in one statement.
-_AT_THE_END: Final = f"""
-CREATE TEMP VIEW at_the_end AS SELECT {COLUMNS}, 0 AS now FROM messages;
-CREATE TEMP TRIGGER put_at_the_end INSTEAD OF INSERT ON at_the_end BEGIN
-  UPDATE sessions SET last_seq = NEW.seq, last_message_id = NEW.id, updated_at = NEW.now
-    WHERE id = NEW.session_id AND last_seq = NEW.seq - 1 AND last_message_id < NEW.id;
-  SELECT raise(ABORT, 'it does not end there') WHERE changes() = 0;
-  INSERT INTO messages ({COLUMNS}) VALUES ({", ".join(f"NEW.{name.strip()}" for name in COLUMNS.split(","))});
-END;
-"""
-_PUT: Final = f"INSERT INTO at_the_end ({COLUMNS}, now) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SETTINGS: Final = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "mmap_size": 0}
 _EXACT: Final = Context(prec=5_000, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
 _MOUNTS: Final = Path("/proc/self/mounts")
@@ -151,13 +140,13 @@ class SqliteStore(Store):
         waiting.append((operation, loop, future))
         return cast("Result", await future)
 
-    def _may_put_row(self) -> bool:
+    def _may_write_at_once(self) -> bool:
         if self._crowded or self._asked_now or self._writer is None or not self._threads:
             return False
         return self._writer.is_quick and self._may_wait(asyncio.get_running_loop())
 
-    def _put_row(self, row: tuple[Any, ...]) -> bool:
-        return self._writer is not None and self._writer.put_here(row)
+    def _write_at_once(self, sql: str, arguments: Sequence[Any]) -> Rows | None:
+        return self._writer.done_here(sql, arguments) if self._writer is not None else None
 
     def _may_wait(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the loop may be kept waiting for one write more: of one task, and not for long before it goes on."""
@@ -548,7 +537,7 @@ class _Writer:
     def _follow(self, connection: apsw.Connection) -> None:
         """Copy the log into the database when nobody waits for it, rather than in the middle of a commit."""
         connection.set_busy_timeout(0)  # but where somebody wants to wait
-        connection.execute(_AT_THE_END).fetchall()
+        connection.execute(at_once.PREPARE).fetchall()
 
         def note(_: apsw.Connection, __: str, pages: int) -> int:
             self._log_pages = pages
@@ -610,26 +599,25 @@ class _Writer:
         """Whether what is asked for now would take no longer than it may take in the thread that asks."""
         return self._slowest_s <= _QUICK_S and not self._is_lost and self._jobs.empty()
 
-    def put_here(self, row: tuple[Any, ...]) -> bool:
-        """Whether a message is at the end of its session, in the thread that asks; see ``committed_here``.
+    def done_here(self, sql: str, arguments: Sequence[Any]) -> Rows | None:
+        """The rows of one statement, in the thread that asks; see ``committed_here``.
 
-        One statement is a transaction by itself. It fails, and changes nothing, if the session does not end where it
-        is believed to, or if others write.
+        It is a transaction by itself. ``None``, and nothing has changed, if the statement refuses, or if others write.
         """
         if not self.is_quick or not self._busy.acquire(blocking=False):
-            return False
+            return None
         began = perf_counter()
         try:
             if not self._lock.take(wait=False):
-                return False
+                return None
             try:
                 if self._is_synced_later:
                     self._sync(later=False)
-                self._connection.execute(_PUT, row)
+                rows: Rows = self._connection.execute(sql, arguments).fetchall()
             finally:
                 self._lock.give_back()
         except (apsw.ConstraintError, apsw.BusyError):
-            return False
+            return None
         except Exception as error:
             raise self._failed(error).error from error
         finally:
@@ -637,7 +625,7 @@ class _Writer:
             if self._log_pages >= _LOG_PAGES:
                 self._jobs.put([])  # to look around
         self._slowest_s = max(perf_counter() - began, self._slowest_s * _FORGETTING)
-        return True
+        return rows
 
     def _failed(self, error: Exception) -> _Failed:
         """What is told of a failure."""

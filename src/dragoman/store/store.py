@@ -25,6 +25,7 @@ from dragoman.ids import UlidSource
 from dragoman.message import Message
 from dragoman.store import (
     archive,
+    at_once,
     calls,
     care,
     collecting,
@@ -122,12 +123,12 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         """Run an operation in a transaction of its own, and return when it is safe."""
         raise NotImplementedError
 
-    def _may_put_row(self) -> bool:
-        """Whether an engine can add a row at once, without keeping anybody waiting: see ``_put_row``."""
+    def _may_write_at_once(self) -> bool:
+        """Whether an engine may run a statement here and now, without keeping anybody waiting."""
         return False
 
-    def _put_row(self, row: tuple[Any, ...]) -> bool:
-        """Add the row of a message, and the time of it, if its session ends before it; or do nothing, and say so."""
+    def _write_at_once(self, sql: str, arguments: Sequence[Any]) -> Rows | None:
+        """The rows of one statement (see ``at_once``) as a transaction of its own; ``None`` if nothing was done."""
         raise NotImplementedError
 
     async def open(self) -> None:
@@ -298,10 +299,10 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
     def _put_at_end(self, session_id: str, draft: Draft, expected_seq: int | None, now: datetime) -> int | None:
         """The place of a message that could be put at the end of its session in one step; else nothing was done."""
         end = self._ends.get(session_id)
-        if end is None or expected_seq not in (None, end[0]) or not self._may_put_row():
+        if end is None or expected_seq not in (None, end[0]) or not self._may_write_at_once():
             return None
         row = writing.only_row(session_id, end, draft)
-        if row is None or not self._put_row((*row, micros(now))):
+        if row is None or self._write_at_once(at_once.PUT, (*row, micros(now))) is None:
             return None
         self._ends[session_id] = end[0] + 1, draft.columns.id
         self.searching.soon()

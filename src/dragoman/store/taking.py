@@ -68,6 +68,13 @@ def post(posted: Posted, now: datetime, *, away: bool) -> Operation[Receipt]:
     return Operation(lambda: posting(posted, now, away=away))
 
 
+def only_row(posted: Posted, now: datetime) -> tuple[Any, ...] | None:
+    """The row of a letter and what it says of its task, if that is all that there is to be written of it."""
+    if posted.needs or posted.sealed:
+        return None
+    return (*row_of(posted, now), tasks.state_of(posted) if tasks.is_result(posted) else None)
+
+
 def posting(posted: Posted, now: datetime, *, away: bool) -> Generator[Statement, Rows, Receipt]:
     """The steps of taking a letter."""
     if not (yield KEPT, row_of(posted, now)):

@@ -87,10 +87,11 @@ def is_success(posted: Posted) -> bool:
 
 def noted(posted: Posted, now: datetime) -> Statement:
     """Note what a result says of its task: before its mailbox is locked, and before it is asked who waits for it."""
-    return _NOTE_UNLESS_DONE, (posted.task_id, posted.team_id, _state(posted), micros(now))
+    return _NOTE_UNLESS_DONE, (posted.task_id, posted.team_id, state_of(posted), micros(now))
 
 
-def _state(posted: Posted) -> str:
+def state_of(posted: Posted) -> str:
+    """What a result says of its task."""
     said = posted.status or ""
     return _STATES.get(said, said)
 
@@ -101,7 +102,7 @@ def note_all(letters: Sequence[Posted], now: datetime) -> Steps:
     for posted in letters:
         task = (posted.task_id, posted.team_id)
         if is_result(posted) and states.get(task) != "succeeded":
-            states[task] = _state(posted)
+            states[task] = state_of(posted)
     rows = [(*task, states[task], micros(now)) for task in sorted(states)]  # in one order: nobody waits in a circle
     for group in in_groups(rows):
         said = _NOTE_SEVERAL.format(values(4, len(group)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from dragoman.store import Store, open_store, sqlite
@@ -16,8 +17,8 @@ class _InTheThread(sqlite._Writer):
     def committed_here(self, asked: list[Any]) -> None:
         return None
 
-    def put_here(self, row: tuple[Any, ...]) -> bool:
-        return False
+    def done_here(self, sql: str, arguments: Sequence[Any]) -> None:
+        return None
 
 
 class _Eager(_InTheThread):

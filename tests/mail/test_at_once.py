@@ -1,0 +1,148 @@
+"""What SQLite does in one statement leaves the same rows as the operation that it stands for, or does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.errors import ConflictError
+from dragoman.mail import Mail
+from dragoman.mail.posting import posted_of
+from dragoman.store import Store, open_store, sqlite
+from tests.mail.conftest import Clock, failure, result
+from tests.mail.test_several import held_letters, rows_of, some_letters
+
+ROUNDS = 12
+_TABLES = {
+    "letters": "recipient_id, letter_id, sender_id, task_id, type, trace_id, session_id, message_id, turn_id, user_id,"
+    " created_at, fingerprint, letter_json",  # the hash covers the team, too
+    "inbox": "recipient_id, letter_id, number, task_id, state, available_at, attempts, error_class, arrived_at,"
+    " ended_at, lease IS NULL",
+    "mailboxes": "recipient_id, last_number",
+    "task_states": "task_id, state, changed_at",
+    "task_needs": "task_id, needed_id, recipient_id, letter_id",
+    "sealed_values": "recipient_id, letter_id, input_id",
+}
+
+
+@pytest.fixture
+def quick(
+    tmp_path: Path, clock: Clock, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Store]:
+    """A store on a disk that is taken for quick, and nobody hurries."""
+    monkeypatch.setattr(sqlite, "_QUICK_S", 60.0)
+    monkeypatch.setattr(sqlite, "_PATIENCE_S", 60.0)
+    store = open_store(f"sqlite:///{tmp_path / 'mail.db'}")
+    runner.run(store.open())
+    store.clock = clock
+    yield store
+    runner.run(store.close())
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each statement that was tried has done what was asked for."""
+    told: list[bool] = []
+    done_here: Callable[..., Any] = sqlite._Writer.done_here
+
+    def noted(self: Any, sql: str, arguments: Any) -> Any:
+        rows = done_here(self, sql, arguments)
+        told.append(rows is not None and (bool(rows) or "RETURNING" not in sql))
+        return rows
+
+    monkeypatch.setattr(sqlite._Writer, "done_here", noted)
+    return told
+
+
+async def everything(store: Store, team: str) -> dict[str, Any]:
+    return {
+        table: sorted(await store._read(rows_of(f"SELECT {columns} FROM {table} WHERE team_id = ?", team)), key=repr)
+        for table, columns in _TABLES.items()
+    }
+
+
+async def worked_through(store: Store, mail: Mail, letters: list[Any], chance: random.Random) -> list[Any]:
+    """Everything that is told while letters are sent, received and done with, in an order that chance gives."""
+    told: list[Any] = []
+    for letter in letters:
+        posted = posted_of(letter, mail.sealing, team_id=mail.team_id)
+        told.append((await store.mail.post(posted)).state)
+        if chance.random() < 0.5:
+            for one in await store.mail.hand_out(chance.choice("ABC"), mail.team_id, limit=2):
+                told.append(one.posted.letter_id)
+                told.append(await store.mail.settle(one))
+                told.append(await store.mail.settle(one))
+    return told
+
+
+async def test_one_statement_leaves_what_the_steps_leave(
+    quick: Store, at_once: list[bool], chance: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mail = Mail(quick)
+    for turn in range(ROUNDS):
+        given = [*held_letters(), *some_letters(chance, 30)]
+        seed = chance.random()
+        told: list[Any] = []
+        left: list[Any] = []
+        for name, is_at_once in (("steps", False), ("once", True)):
+            with monkeypatch.context() as patched:
+                if not is_at_once:
+                    patched.setattr(quick, "_may_write_at_once", lambda: False)
+                team = mail.of(team_id=f"{name}{turn}")
+                told.append(await worked_through(quick, team, given, random.Random(seed)))
+                left.append(await everything(quick, team.team_id))
+        assert told[0] == told[1]
+        assert left[0] == left[1]
+    assert at_once.count(True) > ROUNDS * 5
+    assert at_once.count(False) > ROUNDS * 5
+    assert (await quick.verify()).is_sound
+
+
+async def test_a_letter_with_nothing_special_about_it_is_one_statement_and_so_is_its_end(
+    quick: Store, at_once: list[bool]
+) -> None:
+    mail = Mail(quick)
+    assert (await mail.send(result("T1", to="A", message_id="L1"))).state == "ready"
+    (delivery,) = await mail.receive("A")
+    assert (await delivery.ack()).is_first
+    assert at_once == [True, True]
+    assert not (await delivery.ack()).is_first
+    assert not (await mail.send(result("T1", to="A", message_id="L1"))).is_new
+    with pytest.raises(ConflictError, match="another letter of that id"):
+        await mail.send(result("T2", to="A", message_id="L1"))
+    assert at_once == [True, True, False, False, False]
+
+
+async def test_what_stands_behind_another_one_or_is_waited_for_goes_the_long_way(
+    quick: Store, at_once: list[bool]
+) -> None:
+    mail = Mail(quick)
+    await mail.send(failure("T2", to="B", message_id="waits", depends_on=["T1"]))
+    assert at_once == []
+    await mail.send(result("T1", to="A", message_id="first", status="failed"))
+    assert (await mail.send(result("T1", to="A", message_id="second"))).state == "behind"
+    assert at_once == [True, False]
+    (one,) = await mail.receive("A", limit=5)
+    await one.ack()
+    assert at_once[2:] == [False]  # the second comes forward
+    (two,) = await mail.receive("A", limit=5)
+    assert (two.letter_id, [each.letter_id for each in await mail.receive("B")]) == ("second", ["waits"])
+
+
+async def test_who_holds_a_letter_no_more_cannot_end_it_in_one_statement(
+    quick: Store, clock: Clock, at_once: list[bool]
+) -> None:
+    mail = Mail(quick)
+    await mail.send(result("T1", to="A", message_id="L1"))
+    (lost,) = await mail.receive("A", lease_s=1)
+    clock.move(seconds=2)
+    (held,) = await mail.receive("A")
+    with pytest.raises(ConflictError, match="other hands"):
+        await lost.ack()
+    assert (await held.ack()).is_first
+    assert at_once == [True, False, True]
