@@ -1,10 +1,12 @@
 """What delivering letters costs, beside raw SQLite transactions and beside plain nats-py.
 
-Embedded: letters a second sent, received and acknowledged, one after another and 64 at once. The limit beside it is one
-bare table in the same mode: a sent row and an acknowledged one are synced, the lease of a received one is not; 64 at
-once are one transaction. By JetStream: letters a second from one store to another and done with, beside plain messages
-published and pulled with the same client, on the same broker, which syncs every write. Everybody has turns, one after
-another; a figure is the median. BENCH_FOLDER names the folder, and so the disk, to measure on.
+Embedded: letters a second sent, received and acknowledged, one after another, by 16 agents at once of whom each waits
+for its own, and 64 in one call. The limit beside it is one bare table in the same mode: a sent row and an acknowledged
+one are synced, the lease of a received one is not. It has a transaction for each letter, also with 16 agents, because
+SQLite writes one at a time; 64 in one call are one transaction. By JetStream: letters a second from one store to
+another and done with, beside plain messages published and pulled with the same client, on the same broker, which syncs
+every write. Everybody has turns, one after another; a figure is the median. BENCH_FOLDER names the folder, and so the
+disk, to measure on.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from dragoman.store import Store, open_store
 LIMIT = "the limit"
 OURS = "Dragoman"
 AT_ONCE = 64
+AGENTS = 16
 Figures = dict[str, dict[str, float]]
 
 
@@ -114,26 +117,33 @@ async def _timed(work: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
     return perf_counter() - began, made
 
 
-async def _turn(one: Raw | Ours, given: list[Any], at_once: int) -> dict[str, float]:
-    """Letters a second of each verb."""
-    groups = [given[first : first + at_once] for first in range(0, len(given), at_once)]
+async def _turn(one: Raw | Ours, given: list[Any], at_once: int, agents: int) -> dict[str, float]:
+    """Letters a second of each verb. Each agent has its share of the letters, so many in one call."""
+    shares = [given[number::agents] for number in range(agents)]
+    groups = [[share[first : first + at_once] for first in range(0, len(share), at_once)] for share in shares]
 
-    async def send() -> None:
-        for group in groups:
+    async def by_all(work: Callable[[list[Any]], Awaitable[Any]]) -> list[Any]:
+        return await asyncio.gather(*map(work, groups))
+
+    async def send(mine: list[Any]) -> None:
+        for group in mine:
             await one.send(group)
 
-    async def receive() -> list[Any]:
-        return [await one.receive(len(group)) for group in groups]
+    async def receive(mine: list[Any]) -> list[Any]:
+        return [await one.receive(len(group)) for group in mine]
 
-    async def ack() -> None:
-        for group in handed:
+    async def ack(mine: list[Any]) -> None:
+        for group in mine:
             await one.ack(group)
 
-    sending, _ = await _timed(send)
-    receiving, handed = await _timed(receive)
-    assert sum(map(len, handed)) == len(given)
-    acking, _ = await _timed(ack)
+    sending, _ = await _timed(lambda: by_all(send))
+    receiving, groups = await _timed(lambda: by_all(receive))
+    assert sum(len(group) for mine in groups for group in mine) == len(given)
+    acking, _ = await _timed(lambda: by_all(ack))
     return {name: len(given) / taken for name, taken in (("sent", sending), ("received", receiving), ("acked", acking))}
+
+
+WAYS = {"one after another": (1, 1), f"by {AGENTS} agents": (1, AGENTS), f"{AT_ONCE} in one call": (AT_ONCE, 1)}
 
 
 async def embedded(folder: Path, rounds: int, count: int) -> Figures:
@@ -143,13 +153,13 @@ async def embedded(folder: Path, rounds: int, count: int) -> Figures:
     async with open_store(f"sqlite:///{folder / 'ours.db'}") as store:
         ours = Ours(store)
         for turn in range(rounds + 1):
-            for at_once in (1, AT_ONCE):
-                made = letters(count, turn * 1000 + at_once)
+            for number, (way, (at_once, agents)) in enumerate(WAYS.items()):
+                made = letters(count, turn * len(WAYS) + number)
                 plain = [(letter.message_id, write_letter(letter)) for letter in made]
                 for name, one, given in ((LIMIT, raw, plain), (OURS, ours, made)):
-                    for verb, speed in (await _turn(one, given, at_once)).items():  # type: ignore[arg-type]
+                    for verb, speed in (await _turn(one, given, at_once, agents)).items():  # type: ignore[arg-type]
                         if turn:  # the first one warms up
-                            taken.setdefault(f"{verb}, {at_once} at once", {}).setdefault(name, []).append(speed)
+                            taken.setdefault(f"{verb} {way}", {}).setdefault(name, []).append(speed)
     return {what: {name: statistics.median(speeds) for name, speeds in by.items()} for what, by in taken.items()}
 
 

@@ -1,7 +1,9 @@
 """What keeping a conversation costs, beside other stores on SQLite and beside SQLite itself.
 
 Everybody syncs every commit (``synchronous=FULL``). The limit is one insert a commit on a bare table; with several
-writers, one thread that commits together what waits. BENCH_FOLDER names the folder, and so the disk, to measure on.
+writers, one thread that commits together what waits. Of a store that is asynchronous, appends are awaited one after
+another in an event loop, as an agent does it; "from outside" a loop is entered for each. BENCH_FOLDER names the folder,
+and so the disk, to measure on.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.arena import Arena
-from benchmarks.contestants.store_ground import IN_A_ROW, PER_WRITER, WRITERS
+from benchmarks.contestants.store_ground import PER_WRITER, WRITERS
 from benchmarks.side_by_side import show
 
 LIMIT = "the limit"
@@ -29,6 +31,7 @@ OPERATIONS = {
     "append 10": "a durable append to a session of 10 messages",
     "append 1000": "to one of 1,000",
     "append 20000": "to one of 20,000",
+    "append from outside": "to one of 10, from outside",
     "last 50": "reading the last 50 of 20,000 messages",
     "fork": "a fork of a session of 100,000 messages",
 }
@@ -51,10 +54,6 @@ def main() -> None:
         for operation, title in OPERATIONS.items():
             figures[operation] = arena.measured_us(operation, asked.rounds, asked.seconds)
             show(console, title, figures[operation], LIMIT if LIMIT in figures[operation] else "Dragoman")
-        taken = arena.measured_us("appends in a row", asked.rounds, asked.seconds)
-        figures["appends in a row"] = {name: us / IN_A_ROW for name, us in taken.items()}
-        title = f"each of {IN_A_ROW} durable appends that one coroutine or thread awaits one after another"
-        show(console, title, figures["appends in a row"], LIMIT)
         for writers in WRITERS:
             taken = arena.measured_us(f"writers {writers}", asked.rounds, asked.seconds)
             figures[f"writers {writers}"] = {name: writers * PER_WRITER / us * 1e6 for name, us in taken.items()}

@@ -4,8 +4,9 @@
 
 Without a time to fill, the answer is what the operation gives, and not how long it takes.
 
-A contestant is a module of ``contestants`` with ``operations()``: for each operation a function to measure, the one
-that makes its argument, and one that complains about a wrong result. Only the standard library is imported here.
+A contestant is a module of ``contestants`` with ``operations()``: for each operation a function that makes its
+argument, the one to measure, and one that complains about a wrong result. If the argument has a list ``taken`` and
+something is in it afterwards, that is how long each of several took. Only the standard library is imported here.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _measured_us(prepare: Callable[[], Any], run: Callable[[Any], Any], seconds:
         argument = prepare()
         began = time.perf_counter_ns()
         run(argument)
-        taken.append(time.perf_counter_ns() - began)
+        taken.extend(getattr(argument, "taken", None) or [time.perf_counter_ns() - began])
     return statistics.median(taken) / 1000
 
 

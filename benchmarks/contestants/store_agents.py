@@ -14,6 +14,8 @@ _LOOP = asyncio.new_event_loop()
 
 
 class AgentsStore:
+    loop = _LOOP
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._sessions: dict[str, SQLiteSession] = {}
@@ -27,15 +29,12 @@ class AgentsStore:
         items = [{"role": "assistant", "content": said} for said in texts]
         _LOOP.run_until_complete(self._session(session).add_items(items))
 
+    async def appended(self, session: str, said: str) -> None:
+        """An append where a loop runs."""
+        await self._session(session).add_items([{"role": "assistant", "content": said}])
+
     def append(self, session: str, said: str) -> None:
-        _LOOP.run_until_complete(self._session(session).add_items([{"role": "assistant", "content": said}]))
-
-    def append_in_a_row(self, texts: list[str]) -> None:
-        async def one_by_one() -> None:
-            for said in texts:
-                await self._session("one").add_items([{"role": "assistant", "content": said}])
-
-        _LOOP.run_until_complete(one_by_one())
+        _LOOP.run_until_complete(self.appended(session, said))
 
     def last(self, session: str, count: int) -> int:
         return len(_LOOP.run_until_complete(self._session(session).get_items(limit=count)))
@@ -56,4 +55,4 @@ class AgentsStore:
 
 
 def operations() -> dict[str, Operation]:
-    return operations_of(AgentsStore)
+    return operations_of(AgentsStore)[1]

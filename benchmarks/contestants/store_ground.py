@@ -7,6 +7,7 @@ import os
 import sqlite3
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,10 +15,10 @@ from typing import Any, Protocol
 from benchmarks.bodies import prose
 from benchmarks.worker import Operation
 
-SIZES = (10, 1_000, 20_000)
+SIZES = {10: 200, 1_000: 4, 20_000: 1}  # of sessions, and how many there are of each
 WRITERS = (16, 64)
 PER_WRITER = 8
-IN_A_ROW = 20
+IN_A_ROW = 20  # appends that a coroutine awaits
 TURNS = 200
 _numbers = itertools.count()
 _connect = sqlite3.connect
@@ -40,7 +41,7 @@ sqlite3.connect = sqlite3.dbapi2.connect = safe_connect  # type: ignore[attr-def
 
 
 class Contestant(Protocol):
-    """A store with the few things that are measured."""
+    """A store with the few things that are measured; an asynchronous one has ``loop`` and ``appended``, too."""
 
     def seed(self, session: str, texts: list[str]) -> None: ...
     def append(self, session: str, text: str) -> None: ...
@@ -48,47 +49,107 @@ class Contestant(Protocol):
     def close(self) -> None: ...
 
 
-def operations_of(opened: Callable[[Path], Contestant]) -> dict[str, Operation]:
-    """What can be measured of a store."""
-    folder = Path(tempfile.mkdtemp(prefix="store-bench-", dir=os.environ.get("BENCH_FOLDER")))
+class Ground:
+    """The stores of one contestant. One is open at a time: what it does behind the scenes disturbs no other."""
+
+    def __init__(self, opened: Callable[[Path], Contestant]) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="store-bench-", dir=os.environ.get("BENCH_FOLDER")))
+        self._opened = opened
+        self._name = ""
+        self._store: Contestant | None = None
+
+    def store(self, name: str, fill: Callable[[Any], None]) -> Any:
+        """The store of that name, which is filled when it is made."""
+        if self._name != name:
+            self.close()
+            path = self.folder / f"{name}.db"
+            is_new = not path.exists()
+            self._store, self._name = self._opened(path), name
+            if is_new:
+                fill(self._store)
+        return self._store
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self._store is not None:
+            self._store.close()
+        self._store, self._name = None, ""
+
+
+def operations_of(opened: Callable[[Path], Contestant]) -> tuple[Ground, dict[str, Operation]]:
+    """What can be measured of a store, and where."""
+    ground = Ground(opened)
     made: dict[str, Operation] = {}
-    store = opened(folder / "row.db")
-    store.seed("one", [text() for _ in range(10)])
-    made["appends in a row"] = (
-        lambda: [text() for _ in range(IN_A_ROW)],
-        getattr(store, "append_in_a_row", None) or one_by_one(store),
-        lambda _: None,
-    )
-    for size in SIZES:
-        store = opened(folder / f"{size}.db")
-        store.seed("one", [text() for _ in range(size)])
-        made[f"append {size}"] = (text, lambda said, store=store: store.append("one", said), lambda _: None)
-    made["last 50"] = (  # of the longest
-        lambda: 50,
-        lambda count, store=store: store.last("one", count),
+    for size, sessions in SIZES.items():
+        made[f"append {size}"] = _appends(ground, size, sessions, is_awaited=True)
+    made["append from outside"] = _appends(ground, 10, SIZES[10], is_awaited=False)
+    made["last 50"] = (
+        lambda: _of_size(ground, 20_000, 1),
+        lambda store: store.last("0", 50),
         lambda count: None if count == 50 else f"{count} messages",
     )
     for writers in WRITERS:
-        store = opened(folder / f"writers-{writers}.db")
-        for number in range(writers):
-            store.seed(f"of {number}", [text()])
         made[f"writers {writers}"] = (
-            lambda writers=writers: writers,
-            getattr(store, "written_by", None) or in_threads(store),
+            lambda writers=writers: (_for_writers(ground, writers), writers),
+            lambda given: (getattr(given[0], "written_by", None) or in_threads(given[0]))(given[1]),
             lambda _: None,
         )
-    made["size"] = (lambda: folder / f"size-{next(_numbers)}.db", lambda path: _ratio(opened, path), lambda _: None)
-    return made
+    made["size"] = (
+        lambda: ground.folder / f"size-{next(_numbers)}.db",
+        lambda path: _ratio(opened, path),
+        lambda _: None,
+    )
+    return ground, made
 
 
-def one_by_one(store: Contestant) -> Callable[[list[str]], None]:
-    """So many appends, one after another."""
+def _of_size(ground: Ground, size: int, sessions: int) -> Any:
+    def fill(store: Contestant) -> None:
+        for number in range(sessions):
+            store.seed(str(number), [text() for _ in range(size)])
 
-    def append(texts: list[str]) -> None:
-        for said in texts:
-            store.append("one", said)
+    return ground.store(str(size), fill)
 
-    return append
+
+def _for_writers(ground: Ground, writers: int) -> Any:
+    def fill(store: Contestant) -> None:
+        for number in range(writers):
+            store.seed(f"of {number}", [text()])
+
+    return ground.store(f"writers-{writers}", fill)
+
+
+class _Appends:
+    """What is to be appended, to which store, and how long each one took."""
+
+    def __init__(self, store: Any, given: list[tuple[str, str]]) -> None:
+        self.store = store
+        self.given = given
+        self.taken: list[int] = []
+
+    async def awaited(self) -> None:
+        """Do it where an event loop runs already."""
+        for session, said in self.given:
+            began = time.perf_counter_ns()
+            await self.store.appended(session, said)
+            self.taken.append(time.perf_counter_ns() - began)
+
+
+def _appends(ground: Ground, size: int, sessions: int, *, is_awaited: bool) -> Operation:
+    """Appends to sessions of a size, each to the next one, so that they stay as long as they are."""
+    turns = itertools.count()
+
+    def prepare() -> _Appends:
+        store = _of_size(ground, size, sessions)
+        count = IN_A_ROW if is_awaited and hasattr(store, "appended") else 1
+        return _Appends(store, [(str(next(turns) % sessions), text()) for _ in range(count)])
+
+    def append(appends: _Appends) -> None:
+        if len(appends.given) > 1:
+            appends.store.loop.run_until_complete(appends.awaited())
+        else:
+            appends.store.append(*appends.given[0])
+
+    return prepare, append, lambda _: None
 
 
 def in_threads(store: Contestant) -> Callable[[int], None]:
@@ -118,7 +179,8 @@ def in_threads(store: Contestant) -> Callable[[int], None]:
 def _ratio(opened: Callable[[Path], Contestant], path: Path) -> float:
     """Bytes on disk for each byte of content, after so many turns of two messages."""
     store = opened(path)
-    for _ in range(TURNS):
+    store.seed("one", [text(), text()])
+    for _ in range(TURNS - 1):
         store.append("one", text())
         store.append("one", text())
     store.close()

@@ -41,4 +41,4 @@ def _of(session: str) -> Any:
 
 
 def operations() -> dict[str, Operation]:
-    return operations_of(LangGraphStore)
+    return operations_of(LangGraphStore)[1]

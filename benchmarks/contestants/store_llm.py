@@ -43,4 +43,4 @@ def _message(said: str) -> Message:
 
 
 def operations() -> dict[str, Operation]:
-    return operations_of(LlmStore)
+    return operations_of(LlmStore)[1]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from benchmarks.worker import Operation
 from dragoman import Message, MessageMetadata, Role, TextBlock, open_store
 
 _LOOP = asyncio.new_event_loop()
+_AT_ONCE = 10_000
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -21,31 +20,24 @@ def _message(said: str) -> Message:
 
 
 class OurStore:
+    loop = _LOOP
+
     def __init__(self, path: Path) -> None:
         self._store = open_store(f"sqlite:///{path}")
         _LOOP.run_until_complete(self._store.open())
-        self._known: set[str] = set()
 
     def seed(self, session: str, texts: list[str]) -> None:
-        self._create(session)
-        _LOOP.run_until_complete(self._store.append(session, map(_message, texts)))
+        _LOOP.run_until_complete(self._store.create_session(session))
+        for first in range(0, len(texts), _AT_ONCE):
+            _LOOP.run_until_complete(self._store.append(session, map(_message, texts[first : first + _AT_ONCE])))
         _LOOP.run_until_complete(self._store.search("nothing"))  # the index is not behind when measuring begins
 
+    async def appended(self, session: str, said: str) -> None:
+        """An append where a loop runs."""
+        await self._store.append(session, _message(said))
+
     def append(self, session: str, said: str) -> None:
-        self._create(session)
-        _LOOP.run_until_complete(self._store.append(session, _message(said)))
-
-    def append_in_a_row(self, texts: list[str]) -> None:
-        _LOOP.run_until_complete(self._one_by_one(texts))
-
-    async def _one_by_one(self, texts: list[str]) -> None:
-        for said in texts:
-            await self._store.append("one", _message(said))
-
-    def _create(self, session: str) -> None:
-        if session not in self._known:
-            self._known.add(session)
-            _LOOP.run_until_complete(self._store.create_session(session))
+        _LOOP.run_until_complete(self.appended(session, said))
 
     def last(self, session: str, count: int) -> int:
         return len(_LOOP.run_until_complete(self._store.tail(session, count)))
@@ -69,10 +61,11 @@ class OurStore:
 
 
 def operations() -> dict[str, Operation]:
-    made = operations_of(OurStore)
-    folder = Path(tempfile.mkdtemp(prefix="store-bench-", dir=os.environ.get("BENCH_FOLDER")))
-    store = OurStore(folder / "fork.db")
-    for _ in range(10):
-        store.seed("long", ["a short message"] * 10_000)
-    made["fork"] = (lambda: "long", store.forked, lambda _: None)
+    ground, made = operations_of(OurStore)
+
+    def long() -> OurStore:
+        store: OurStore = ground.store("fork", lambda store: store.seed("long", ["a short message"] * 100_000))
+        return store
+
+    made["fork"] = (long, lambda store: store.forked("long"), lambda _: None)
     return made

@@ -19,8 +19,10 @@ class RawStore:
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA journal_mode=WAL")
-        self._connection.execute("CREATE TABLE messages (id INTEGER PRIMARY KEY, session TEXT, body BLOB)")
-        self._connection.execute("CREATE INDEX by_session ON messages (session, id)")
+        self._connection.execute(
+            "CREATE TABLE IF NOT EXISTS messages (id INTEGER PRIMARY KEY, session TEXT, body BLOB)"
+        )
+        self._connection.execute("CREATE INDEX IF NOT EXISTS by_session ON messages (session, id)")
 
     def seed(self, session: str, texts: list[str]) -> None:
         self._connection.execute("BEGIN")
@@ -73,4 +75,4 @@ class RawStore:
 
 
 def operations() -> dict[str, Operation]:
-    return operations_of(RawStore)
+    return operations_of(RawStore)[1]

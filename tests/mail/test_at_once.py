@@ -31,9 +31,7 @@ _TABLES = {
 
 
 @pytest.fixture
-def quick(
-    tmp_path: Path, clock: Clock, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Store]:
+def quick(tmp_path: Path, clock: Clock, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """A store on a disk that is taken for quick, and nobody hurries."""
     monkeypatch.setattr(sqlite, "_QUICK_S", 60.0)
     monkeypatch.setattr(sqlite, "_PATIENCE_S", 60.0)

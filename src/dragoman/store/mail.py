@@ -118,9 +118,9 @@ class MailRoom:
     async def settle(self, handed: Handed, effect: Callable[[], Effect] | None = None) -> tuple[bool, Any]:
         """A letter is done, together with its effect: true and what that gave; false if it had been done before."""
         store, key, now = self._store, key_of(handed.posted), self._store.clock()
-        if effect is None and store._may_write_at_once():
-            if store._write_at_once(inbox.DONE, (micros(now), *key, handed.lease)):
-                return True, None
+        held = (micros(now), *key, handed.lease)
+        if effect is None and store._may_write_at_once() and store._write_at_once(inbox.DONE, held):
+            return True, None
         return await store._write(inbox.settle(key, handed.lease, effect, now))
 
     async def settle_all(self, handed: Sequence[Handed]) -> list[bool | ConflictError]:

@@ -118,7 +118,7 @@ class SqliteStore(Store):
         self._writing.put(None)
         for _ in self._threads[1:]:
             self._reading.put(None)
-        threads, self._threads = self._threads, []
+        threads, self._threads, self._writer = self._threads, [], None
         for thread in threads:
             await asyncio.to_thread(thread.join)
 
@@ -141,12 +141,16 @@ class SqliteStore(Store):
         return cast("Result", await future)
 
     def _may_write_at_once(self) -> bool:
-        if self._crowded or self._asked_now or self._writer is None or not self._threads:
+        writer = self._writer
+        if self._crowded or self._asked_now or writer is None or not writer.is_quick:
             return False
-        return self._writer.is_quick and self._may_wait(asyncio.get_running_loop())
+        return self._may_wait(asyncio.get_running_loop())
 
     def _write_at_once(self, sql: str, arguments: Sequence[Any]) -> Rows | None:
         return self._writer.done_here(sql, arguments) if self._writer is not None else None
+
+    def _are_others_due(self) -> bool:
+        return self._kept_by is not None and perf_counter() - self._kept_since >= _PATIENCE_S
 
     def _may_wait(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the loop may be kept waiting for one write more: of one task, and not for long before it goes on."""
@@ -604,11 +608,11 @@ class _Writer:
 
         It is a transaction by itself. ``None``, and nothing has changed, if the statement refuses, or if others write.
         """
-        if not self.is_quick or not self._busy.acquire(blocking=False):
+        if not self._busy.acquire(blocking=False):
             return None
         began = perf_counter()
         try:
-            if not self._lock.take(wait=False):
+            if self._is_lost or not self._lock.take(wait=False):
                 return None
             try:
                 if self._is_synced_later:

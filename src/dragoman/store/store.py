@@ -8,6 +8,7 @@ is as safe as ``durability`` says.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import time
@@ -125,6 +126,10 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
 
     def _may_write_at_once(self) -> bool:
         """Whether an engine may run a statement here and now, without keeping anybody waiting."""
+        return False
+
+    def _are_others_due(self) -> bool:
+        """Whether somebody has been kept waiting for long by what was written at once."""
         return False
 
     def _write_at_once(self, sql: str, arguments: Sequence[Any]) -> Rows | None:
@@ -276,6 +281,8 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         drafts = writing.drafts_from(owned)
         now = self.clock()
         if len(drafts) == 1 and idempotency_key is None:
+            if self._are_others_due():
+                await asyncio.sleep(0)
             seq = self._put_at_end(session_id, drafts[0], expected_seq, now)
             if seq is not None:
                 return [Row(seq, owned[0])]
