@@ -93,9 +93,10 @@ class Value(
 
     def check_made(self) -> None:
         """Raise ``ValueError`` if what was made by hand cannot be written down."""
-        for number, text in enumerate(msgspec.structs.astuple(self)):
+        given = msgspec.structs.astuple(self)
+        for text in given:
             if type(text) is str and not text.isascii():
-                check_text(text, self.__struct_fields__[number])
+                check_text(text, self.__struct_fields__[given.index(text)])
 
 
 class MadeByHand(msgspec.StructMeta):

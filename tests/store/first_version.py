@@ -87,7 +87,10 @@ def _take_back(connection: apsw.Connection) -> None:
     for (name,) in connection.execute(tables).fetchall():
         if name not in known:
             connection.execute(f"DROP TABLE {name}")
-    connection.execute("DROP INDEX messages_by_name")
+    for name in ("messages_by_name", "sessions_by_time", "sessions_by_user", "sessions_to_index"):
+        connection.execute(f"DROP INDEX {name}")
+    for name in ("listed_at", "is_behind"):
+        connection.execute(f"ALTER TABLE sessions DROP COLUMN {name}")
     connection.pragma("user_version", 1)
 
 

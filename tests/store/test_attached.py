@@ -128,7 +128,9 @@ async def taken_back(place: Place) -> None:
     if place.url.startswith("sqlite"):
         connection = apsw.Connection(place.url.removeprefix("sqlite:///"))
         connection.execute(
-            "DROP TABLE attachment_refs; DROP INDEX messages_by_name; PRAGMA user_version = 5"
+            "DROP TABLE attachment_refs; DROP INDEX messages_by_name; DROP INDEX sessions_by_time;"
+            " DROP INDEX sessions_by_user; DROP INDEX sessions_to_index; ALTER TABLE sessions DROP COLUMN listed_at;"
+            " ALTER TABLE sessions DROP COLUMN is_behind; PRAGMA user_version = 5"
         ).fetchall()
         connection.close()
         return
@@ -136,6 +138,7 @@ async def taken_back(place: Place) -> None:
         for sql in (
             "DROP TABLE attachment_refs",
             "DROP INDEX messages_by_name",
+            "ALTER TABLE sessions DROP COLUMN listed_at, DROP COLUMN is_behind",
             "DELETE FROM dragoman_steps WHERE number >= 6",
         ):
             await store._write(rows_of(sql))

@@ -377,6 +377,8 @@ WRONG = {
     "last": "DELETE FROM messages WHERE seq = 5",
     "count": "UPDATE sessions SET last_seq = last_seq + 1",
     "newest": "UPDATE sessions SET last_message_id = ''",
+    "listed": "UPDATE sessions SET listed_at = listed_at + 1",
+    "behind": "UPDATE sessions SET indexed_seq = 0, is_behind = 0",
     "call": "DELETE FROM tool_calls",
     "name": "UPDATE tool_calls SET name = 'delete_all'",
     "answer": "UPDATE tool_calls SET result_seq = NULL, status = 'pending'",

@@ -94,14 +94,32 @@ async def test_a_store_of_a_newer_version_is_refused_and_left_alone(url: str) ->
     assert caught.value.code == "newer_store"
 
 
+async def _only_made(url: str) -> None:
+    """Make the tables."""
+    store = open_store(url)
+    await store.open()
+    await store.close()
+
+
 async def test_a_store_of_the_first_version_gets_what_it_lacks(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_store(f"{url}_now") as store:
+        session = await store.create_session(user_id="ann")
+        rows = await store.append(session.id, said("a word"))
     with monkeypatch.context() as earlier:
         earlier.setattr("dragoman.store.postgres.migrations", lambda engine: migrations(engine)[:1])
-        async with open_store(url) as store:
-            session = await store.create_session()
-            rows = await store.append(session.id, said("x"))
+        await _only_made(url)
+    async with connected(url) as connection:
+        for table in ("sessions", "messages"):
+            told = await connection.fetch(f"SELECT * FROM information_schema.columns WHERE table_name = '{table}'")
+            schema = url.partition("&schema=")[2]
+            kept = [one for one in told if (one["table_schema"], one["is_generated"]) == (schema, "NEVER")]
+            names = ", ".join(one["column_name"] for one in kept)
+            await connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM {schema}_now.{table}")
+        await connection.execute("UPDATE sessions SET indexed_seq = 0")
     async with open_store(url) as store:
         assert await store.read(session.id) == rows
+        assert await store.list_sessions(user_id="ann") == [await store.get_session(session.id)]
+        assert [hit.seq for hit in await store.search("word")] == [1]
         assert await store.events(session.id) == []
         await store.record_evaluation(session.id, score=1)
         assert (await store.verify()).is_sound

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -13,8 +16,13 @@ from dragoman.errors import (
     UnknownSessionError,
 )
 from dragoman.store import Session, Store
+from dragoman.store.sessions import list_sessions
 from tests.store.conftest import Clock, Place
+from tests.store.faults.conftest import chance
 from tests.store.talk import said
+from tests.store.test_attached import looks
+
+__all__ = ["chance"]
 
 
 async def test_a_session_keeps_what_is_said_about_it(store: Store, clock: Clock) -> None:
@@ -98,6 +106,53 @@ async def test_sessions_are_listed_by_page_the_one_that_changed_last_first(store
     assert {session.id for session in await store.list_sessions(user_id="b")} == {made[1].id, made[3].id, made[5].id}
     assert [session.id for session in await store.list_sessions(user_id="b", team_id="t")] == [made[5].id]
     assert await store.list_sessions(user_id="c") == []
+
+
+async def test_pages_are_in_order_however_close_in_time_sessions_change(
+    store: Store, clock: Clock, chance: random.Random
+) -> None:
+    store.clock = clock
+    made = [await store.create_session(user_id=chance.choice("ab")) for _ in range(12)]
+    for _ in range(40):
+        clock.move(seconds=chance.choice((-3, 0, 0.001, 4, 11)))
+        session = chance.choice(made)
+        if chance.random() < 0.5:
+            await store.append(session.id, said("more"))
+        else:
+            await store.rename_session(session.id, "another title")
+    wanted = sorted([await store.get_session(one.id) for one in made], key=_when, reverse=True)
+    for size in (1, 2, 5, 12, 50):
+        for user_id in (None, "a"):
+            pages = [one async for one in _pages(store, size, user_id)]
+            assert pages == [one for one in wanted if user_id in (None, one.user_id)]
+    assert (await store.verify()).is_sound
+
+
+def _when(session: Session) -> tuple[datetime, str]:
+    return session.updated_at, session.id
+
+
+async def _pages(store: Store, size: int, user_id: str | None) -> AsyncIterator[Session]:
+    last = None
+    while page := await store.list_sessions(limit=size, user_id=user_id, before=last):
+        assert len(page) <= size
+        for last in page:
+            yield last
+
+
+async def test_a_page_of_sessions_costs_the_same_however_many_there_are(shared_place: Place) -> None:
+    costs = []
+    async with shared_place.open() as store:
+        clock = store.clock = Clock()
+        made: list[Session] = []
+        for count in (60, 1_000):
+            while len(made) < count:
+                clock.move(seconds=20)
+                made.append(await store.create_session(user_id="ann"))
+            before = (made[-5].updated_at, made[-5].id)
+            asked = (list_sessions(None, None, None, 10), list_sessions("ann", None, before, 10))
+            costs.append([sum(await looks(shared_place, store, one)) for one in asked])
+    assert [round(many / few) for few, many in zip(*costs, strict=True)] == [1, 1]
 
 
 @pytest.mark.parametrize("odd", [{"a": float("nan")}, {1: "a"}, {"a": "\ud800"}, {"a": {1, 2}}], ids=repr)

@@ -7,6 +7,8 @@ import contextlib
 import fcntl
 import itertools
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -313,7 +315,7 @@ async def test_a_write_waits_for_other_programs_without_stopping_the_event_loop(
         for number in range(40):  # until the disk is known to be quick, if it is
             await store.append(session.id, said(f"{number}"))
         with locked(path):
-            waiting = asyncio.create_task(store.append(session.id, said("behind our lock")))
+            waiting = asyncio.create_task(store.append(session.id, [said("behind our lock"), said("together")]))
             await asyncio.sleep(0.05)
             assert not waiting.done()
         assert (await waiting)[0].seq == 41
@@ -324,7 +326,7 @@ async def test_a_write_waits_for_other_programs_without_stopping_the_event_loop(
         assert not waiting.done()
         stranger.execute("ROLLBACK")
         stranger.close()
-        assert (await waiting)[0].seq == 42
+        assert (await waiting)[0].seq == 43
 
 
 @pytest.mark.parametrize("amount", ["x'00'", "'0.1.2'", "'1E-99999'"])
@@ -396,9 +398,63 @@ async def test_while_another_program_writes_nothing_is_put_at_once(path: Path, p
     async with open_store(f"sqlite:///{path}") as store:
         session = await store.create_session()
         await store.append(session.id, said("1"))
-        with locked(path):
-            waiting = asyncio.create_task(store.append(session.id, said("2")))
-            await asyncio.sleep(0.05)
+        other = apsw.Connection(str(path))
+        other.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.create_task(store.append(session.id, said("2")))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        other.execute("ROLLBACK")
+        other.close()
         await waiting
         assert put_at_once == [False]
         assert texts(await store.read(session.id)) == ["1", "2"]
+
+
+async def test_one_statement_needs_no_lock_of_ours(path: Path, put_at_once: list[bool]) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        session = await store.create_session()
+        await store.append(session.id, said("1"))
+        with locked(path):  # by somebody who has not begun to write
+            await store.append(session.id, said("2"))
+        assert put_at_once == [True]
+
+
+async def test_whoever_has_the_lock_comes_in_between_single_statements_of_others(path: Path) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        session = await store.create_session()
+        beside = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _ONE_BY_ONE, str(path), session.id, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert beside.stdin is not None
+        assert beside.stdout is not None
+        assert await beside.stdout.readline() == b"begun\n"
+        for number in range(100):
+            await store.append(session.id, [said(f"{number}"), said("together")])
+        told, _ = await beside.communicate(b"enough\n")
+        rows = await store.read(session.id, limit=1_000_000)
+        ours = [row.seq for row in rows if texts([row])[0] == "together"]
+        assert len(rows) == 200 + int(told)
+        assert len(ours) == 100
+        assert all(texts([rows[seq - 2]])[0].isdecimal() for seq in ours)
+        assert (await store.verify()).is_sound
+
+
+_ONE_BY_ONE = """
+import asyncio, sys, threading
+from dragoman import open_store
+from tests.store.talk import said
+
+async def write(path, session_id):
+    enough = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.readline(), enough.set()), daemon=True).start()
+    async with open_store(f"sqlite:///{path}") as store:
+        done = 0
+        while not enough.is_set():
+            await store.append(session_id, said("one by one"))
+            done += 1
+            if done == 20:
+                print("begun", flush=True)
+    print(done)
+
+asyncio.run(write(*sys.argv[1:]))
+"""

@@ -25,14 +25,16 @@ def _into(view: str, columns: str) -> str:
     return f"INSERT INTO {view} ({columns}) VALUES ({', '.join('?' * len(columns.split(',')))})"
 
 
-PUT: Final = _into("at_the_end", f"{COLUMNS}, now")
+PUT: Final = _into("at_the_end", f"{COLUMNS}, now, listed_at")
 POST: Final = _into("at_the_door", f"{LETTER}, task_state")
 PREPARE: Final = f"""
-CREATE TEMP VIEW at_the_end AS SELECT {COLUMNS}, 0 AS now FROM messages;
+CREATE TEMP VIEW at_the_end AS SELECT {COLUMNS}, 0 AS now, 0 AS listed_at FROM messages;
 CREATE TEMP TRIGGER put_at_the_end INSTEAD OF INSERT ON at_the_end BEGIN
   UPDATE sessions SET last_seq = NEW.seq, last_message_id = NEW.id, updated_at = NEW.now
     WHERE id = NEW.session_id AND last_seq = NEW.seq - 1 AND last_message_id < NEW.id;
   SELECT raise(ABORT, 'it does not end there') WHERE changes() = 0;
+  UPDATE sessions SET listed_at = NEW.listed_at, is_behind = 1
+    WHERE id = NEW.session_id AND (is_behind = 0 OR listed_at <> NEW.listed_at);
   INSERT INTO messages ({COLUMNS}) VALUES ({_new(COLUMNS)});
 END;
 

@@ -37,7 +37,7 @@ from dragoman.store import collecting, indexes, runs, trace
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.reading import Found, at, read
 from dragoman.store.rows import Columns, columns_from, hash_of, message_from, micros, time_from
-from dragoman.store.sessions import get_session, unknown_session
+from dragoman.store.sessions import get_session, listed_at, unknown_session
 from dragoman.store.values import ErasureReceipt, Session, SizeReport
 
 Steps = Generator[Statement, Rows, None]
@@ -66,9 +66,14 @@ def delete_session(engine: str, session_id: str, ids: Ids) -> Generator[Statemen
 
 
 _UNTOUCHED: Final = (
-    "updated_at < ? AND NOT EXISTS"
+    "listed_at <= ? AND updated_at < ? AND NOT EXISTS"
     " (SELECT 1 FROM leases WHERE leases.session_id = sessions.id AND leases.expires_at > ? AND leases.owner <> ?)"
 )
+
+
+def _at(before: datetime) -> tuple[int, int]:
+    at = micros(before)
+    return listed_at(at), at
 
 
 @operation
@@ -77,7 +82,7 @@ def untouched(before: datetime, now: datetime, user_id: str | None) -> Generator
     whose, who = (" AND user_id = ?", (user_id,)) if user_id is not None else ("", ())
     rows = yield (
         f"SELECT id FROM sessions WHERE {_UNTOUCHED}{whose} ORDER BY updated_at, id",
-        (micros(before), micros(now), "", *who),
+        (*_at(before), micros(now), "", *who),
     )
     found: list[Session] = []
     for (session_id,) in rows:
@@ -92,7 +97,7 @@ def delete_untouched(
     """Delete a session, unless something happened in it after all, or somebody else than ``holder`` runs a turn."""
     rows = yield (
         f"UPDATE sessions SET last_seq = last_seq WHERE id = ? AND {_UNTOUCHED} RETURNING id",
-        (session_id, micros(before), micros(now), holder),
+        (session_id, *_at(before), micros(now), holder),
     )
     if rows:
         yield from _deleted(engine, session_id, ids, erased=None)
@@ -182,7 +187,7 @@ def _hand_on(session: Session, gone: Gone, erased: str | None) -> Steps:
         yield from _hand_on_beside(session, heir, last)
         yield "UPDATE sessions SET parent_session_id = ? WHERE parent_session_id = ?", (heir, session.id)
         yield (
-            "UPDATE sessions SET parent_session_id = ?, parent_seq = ?, indexed_seq = ? WHERE id = ?",
+            "UPDATE sessions SET parent_session_id = ?, parent_seq = ?, indexed_seq = ?, is_behind = 1 WHERE id = ?",
             (session.parent_session_id, session.parent_seq, session.parent_seq, heir),
         )
     elif forks:  # none of them shares a message

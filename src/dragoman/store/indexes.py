@@ -281,7 +281,10 @@ INDEXES: Final[dict[str, Index]] = {"sqlite": Fts5(), "postgres": Tsvector()}
 def behind(sessions: Sequence[str] | None, limit: int) -> Generator[Statement, Rows, list[tuple[str, int]]]:
     """Sessions that have messages which the index lacks, and up to where they go; of those, if some are named."""
     if sessions is None:
-        found = yield "SELECT id, last_seq FROM sessions WHERE indexed_seq < last_seq ORDER BY id LIMIT ?", (limit,)
+        found = yield (
+            "SELECT id, last_seq FROM sessions WHERE is_behind = 1 AND indexed_seq < last_seq ORDER BY id LIMIT ?",
+            (limit,),
+        )
         return [(session_id, last) for session_id, last in found]
     named: list[tuple[str, int]] = []
     for session_id in sessions:
@@ -319,14 +322,19 @@ def unreadable(session_id: str) -> Generator[Statement, Rows, list[Pending]]:
     return [Pending(session_id, after, seq, (), [(seq, hash_)]) for after, seq, hash_ in rows]
 
 
+_INDEXED: Final = (
+    "UPDATE sessions SET indexed_seq = ?, is_behind = CASE WHEN last_seq > ? THEN 1 ELSE 0 END WHERE id = ?"
+)
+
+
 @bulk
 def put(engine: str, pieces: Iterable[Piece]) -> Generator[Statement, Rows, bool]:
     """Add messages to the index; false if somebody else had done so with some of them."""
     was_first = True
     for piece in pieces:
         moved = yield (
-            "UPDATE sessions SET indexed_seq = ? WHERE id = ? AND indexed_seq = ? RETURNING id",
-            (piece.last, piece.session_id, piece.after),
+            f"{_INDEXED} AND indexed_seq = ? RETURNING id",
+            (piece.last, piece.last, piece.session_id, piece.after),
         )
         if moved:
             yield from _put(engine, piece)
@@ -345,7 +353,7 @@ def _put(engine: str, piece: Piece) -> Steps:
     changed = [seq for seq, hash_ in stored.items() if seq not in entries or entries[seq].hash != hash_]
     last = changed[0] - 1 if changed else piece.last
     if changed:
-        yield "UPDATE sessions SET indexed_seq = ? WHERE id = ?", (last, piece.session_id)
+        yield _INDEXED, (last, last, piece.session_id)
     kept = [entry for entry in piece.entries if entry.seq in stored and entry.seq <= last]
     if kept:
         yield from INDEXES[engine].put(piece.session_id, kept)
@@ -364,7 +372,7 @@ def forget(engine: str, session_id: str, first: int = 1, last: int = 2**62) -> G
 def forget_everything(engine: str) -> Generator[Statement, Rows, None]:
     """Empty the index, so that it is built anew."""
     yield from INDEXES[engine].empty()
-    yield "UPDATE sessions SET indexed_seq = parent_seq WHERE indexed_seq > parent_seq", ()
+    yield "UPDATE sessions SET indexed_seq = parent_seq, is_behind = 1 WHERE indexed_seq > parent_seq", ()
 
 
 @operation

@@ -12,6 +12,7 @@ only while the machine runs.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -78,6 +79,8 @@ class MailRoom:
     async def post(self, posted: Posted, *, away: bool = False) -> Receipt:
         """Take a letter. The same again changes nothing; another of the same id is a ``ConflictError``."""
         store, now = self._store, self._store.clock()
+        if store._are_others_due():
+            await asyncio.sleep(0)
         if not away and store._may_write_at_once():
             row = taking.only_row(posted, now)
             if row is not None and store._write_at_once(at_once.POST, row) is not None:
@@ -119,6 +122,8 @@ class MailRoom:
         """A letter is done, together with its effect: true and what that gave; false if it had been done before."""
         store, key, now = self._store, key_of(handed.posted), self._store.clock()
         held = (micros(now), *key, handed.lease)
+        if store._are_others_due():
+            await asyncio.sleep(0)
         if effect is None and store._may_write_at_once() and store._write_at_once(inbox.DONE, held):
             return True, None
         return await store._write(inbox.settle(key, handed.lease, effect, now))

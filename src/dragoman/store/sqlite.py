@@ -4,7 +4,8 @@ All writing of a process goes through one connection, and as a rule through one 
 under way is committed together with the next one, so that many writers share the price of one sync. A write or two on a
 disk that has been quick so far are done where they were asked for, because to change threads would take longer, and so
 is reading a little. Several processes take turns by a lock file beside the database, at which they wait without
-polling. Reading has connections of its own and never waits.
+polling; a single statement goes in between, and only whoever has the lock has to look again. Reading has connections of
+its own and never waits.
 
 The one rule: nothing is acknowledged before the commit that holds it has returned with ``synchronous=FULL``, but for
 leases, which matter only while the machine runs. A setting that would make this a lie is found at the start, and the
@@ -24,7 +25,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, Final, cast
 
 import apsw
@@ -45,13 +46,17 @@ except ImportError:  # not a POSIX system: SQLite's own waiting has to do
 _APPLICATION_ID: Final = 0x44524147  # "DRAG"
 _OLDEST: Final = (3, 51, 3)  # before it, two connections that write and checkpoint at once may corrupt the file
 _PAGE_SIZE: Final = 2048  # a message seldom fills a whole number of pages: with small ones, little stays empty
-_BUSY_MS: Final = 60_000
+_LONG_S: Final = 60  # that a program may keep the database locked
+_SHORTLY_S: Final = 0.000_05
+_OFTEN: Final = 100
+_BRIEFLY_S: Final = 0.005
 _MOST_AT_ONCE: Final = 512
 _FEW: Final = 4  # that are written where they were asked for, rather than while the others of the loop go on
 _PATIENCE_S: Final = 0.002  # for which others wait while one writes; one more write may begin until then
 _CROWDED: Final = 2  # turns of the loop, after one in which several have written
 _READERS: Final = 2
 _LOG_PAGES: Final = 1_000  # in the log beside the database, before they are copied into it
+_UNSEEN: Final = 15  # statements that are done without a look at the log: each of them fills a few pages
 _LOG_BYTES: Final = 8 * 1024 * 1024  # that the log keeps of the disk when it begins anew, after it had to grow
 _QUICK_S: Final = 0.001  # a commit that blocks nobody for longer than a message takes to be translated
 _SYNC_LATER: Final = "PRAGMA synchronous=NORMAL"  # with the next commit that is synced
@@ -150,7 +155,9 @@ class SqliteStore(Store):
         return self._writer.done_here(sql, arguments) if self._writer is not None else None
 
     def _are_others_due(self) -> bool:
-        return self._kept_by is not None and perf_counter() - self._kept_since >= _PATIENCE_S
+        if self._kept_by is None or perf_counter() - self._kept_since < _PATIENCE_S:
+            return False
+        return self._kept_by is asyncio.current_task()
 
     def _may_wait(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the loop may be kept waiting for one write more: of one task, and not for long before it goes on."""
@@ -239,7 +246,7 @@ class SqliteStore(Store):
         except apsw.Error as error:
             raise self._not_opened(error, is_full=False) from None
         try:
-            connection.set_busy_timeout(_BUSY_MS)  # before anything is read: somebody may be recovering the file
+            connection.set_busy_timeout(_LONG_S * 1000)  # before anything is read: somebody may be recovering the file
             self._check_ours(connection)
             self._set(connection, _SETTINGS if self.path is not None else {"foreign_keys": 1})
             connection.pragma("journal_size_limit", _LOG_BYTES)
@@ -535,19 +542,14 @@ class _Writer:
         self._is_synced_later = False
         self._busy = threading.Lock()
         self._slowest_s = _UNKNOWN_S  # that a commit took lately; what is long ago counts less and less
-        self._log_pages = 0  # that were in the log beside the database after the last commit
+        self._unseen = 0  # statements since somebody has looked at how long the log beside the database is
         self._follow(connection)
 
     def _follow(self, connection: apsw.Connection) -> None:
         """Copy the log into the database when nobody waits for it, rather than in the middle of a commit."""
         connection.set_busy_timeout(0)  # but where somebody wants to wait
         connection.execute(at_once.PREPARE).fetchall()
-
-        def note(_: apsw.Connection, __: str, pages: int) -> int:
-            self._log_pages = pages
-            return apsw.SQLITE_OK
-
-        connection.set_wal_hook(note)
+        connection.wal_autocheckpoint(0)
 
     def work(self) -> None:
         is_over = False
@@ -561,9 +563,8 @@ class _Writer:
                     by_loop.setdefault(loop, []).append((future, outcome))
                 for loop, told in by_loop.items():
                     _tell(loop, told)
-            if self._log_pages >= _LOG_PAGES:
-                with self._busy, contextlib.suppress(apsw.Error):  # what cannot be copied now stays in the log
-                    self._log_pages = 0
+            with self._busy, contextlib.suppress(apsw.Error):  # what cannot be copied now stays in the log
+                if self._is_log_long():
                     self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         self._connection.close()
         self._lock.close()
@@ -581,6 +582,15 @@ class _Writer:
                 return jobs, False
         return jobs, True
 
+    def _is_log_long(self) -> bool:
+        """Whether so much is in the log, by whomever, that it should be copied into the database."""
+        self._unseen = 0
+        try:
+            pages, copied = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+        except apsw.Error:
+            return False
+        return pages - copied >= _LOG_PAGES
+
     def committed_here(self, asked: list[Operation[Any]]) -> list[Any] | None:
         """What came of each, done in the thread that asks; ``None``, and nothing is done, if that could take long.
 
@@ -594,9 +604,9 @@ class _Writer:
         try:
             return self._committed(asked, wait=False)
         finally:
-            self._busy.release()
-            if self._log_pages >= _LOG_PAGES:
+            if self._is_log_long():
                 self._jobs.put([])  # to look around
+            self._busy.release()
 
     @property
     def is_quick(self) -> bool:
@@ -606,28 +616,27 @@ class _Writer:
     def done_here(self, sql: str, arguments: Sequence[Any]) -> Rows | None:
         """The rows of one statement, in the thread that asks; see ``committed_here``.
 
-        It is a transaction by itself. ``None``, and nothing has changed, if the statement refuses, or if others write.
+        It is a transaction by itself, for which nobody needs our lock: whoever has it looks again. ``None``, and
+        nothing has changed, if the statement refuses, or if others write.
         """
-        if not self._busy.acquire(blocking=False):
+        if not self._busy.acquire(False):
             return None
         began = perf_counter()
         try:
-            if self._is_lost or not self._lock.take(wait=False):
+            if self._is_lost:
                 return None
-            try:
-                if self._is_synced_later:
-                    self._sync(later=False)
-                rows: Rows = self._connection.execute(sql, arguments).fetchall()
-            finally:
-                self._lock.give_back()
+            if self._is_synced_later:
+                self._sync(later=False)
+            rows: Rows = self._connection.execute(sql, arguments).fetchall()
         except (apsw.ConstraintError, apsw.BusyError):
             return None
         except Exception as error:
             raise self._failed(error).error from error
         finally:
-            self._busy.release()
-            if self._log_pages >= _LOG_PAGES:
+            self._unseen += 1
+            if self._unseen > _UNSEEN and self._is_log_long():
                 self._jobs.put([])  # to look around
+            self._busy.release()
         self._slowest_s = max(perf_counter() - began, self._slowest_s * _FORGETTING)
         return rows
 
@@ -680,9 +689,9 @@ class _Writer:
         return outcomes
 
     def _begun(self, *, wait: bool) -> bool:
-        """Whether it is our turn to write, among programs that do not know our lock."""
+        """Whether it is our turn to write, among single statements and programs that do not know our lock."""
         if wait:
-            self._connection.set_busy_timeout(_BUSY_MS)
+            self._connection.set_busy_handler(_waited)
         try:
             self._connection.execute("BEGIN IMMEDIATE")
         except apsw.BusyError:
@@ -691,7 +700,7 @@ class _Writer:
             return False
         finally:
             if wait:
-                self._connection.set_busy_timeout(0)
+                self._connection.set_busy_handler(None)
         return True
 
     def _alone(self, operation: Operation[Any]) -> Any:
@@ -710,6 +719,15 @@ class _Writer:
         self._is_lost = True
         with contextlib.suppress(apsw.Error):
             self._connection.close()
+
+
+def _waited(times: int) -> bool:
+    """Wait a little for somebody who writes without our lock; whether to look again.
+
+    A statement of another process is over in no time, and the next one begins as soon.
+    """
+    sleep(_SHORTLY_S if times < _OFTEN else _BRIEFLY_S)
+    return times < _OFTEN + _LONG_S / _BRIEFLY_S
 
 
 def _is_passing(asked: list[Operation[Any]]) -> bool:

@@ -46,7 +46,7 @@ from dragoman.store.operation import Rows, Statement
 from dragoman.store.reading import LITTLE, Found
 from dragoman.store.recent import Recent
 from dragoman.store.repricing import RepricingMethods
-from dragoman.store.rows import hash_of, message_from, micros
+from dragoman.store.rows import hash_of, message_from
 from dragoman.store.runs import RunMethods
 from dragoman.store.searching import Searching
 from dragoman.store.tenure import Tenure
@@ -129,7 +129,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         return False
 
     def _are_others_due(self) -> bool:
-        """Whether somebody has been kept waiting for long by what was written at once."""
+        """Whether others have waited for long while the task that asks wrote at once."""
         return False
 
     def _write_at_once(self, sql: str, arguments: Sequence[Any]) -> Rows | None:
@@ -308,8 +308,8 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         end = self._ends.get(session_id)
         if end is None or expected_seq not in (None, end[0]) or not self._may_write_at_once():
             return None
-        row = writing.only_row(session_id, end, draft)
-        if row is None or self._write_at_once(at_once.PUT, (*row, micros(now))) is None:
+        row = writing.only_row(session_id, end, draft, now)
+        if row is None or self._write_at_once(at_once.PUT, row) is None:
             return None
         self._ends[session_id] = end[0] + 1, draft.columns.id
         self.searching.soon()

@@ -25,7 +25,7 @@ from dragoman.store.lineage import lineage
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.reading import Found, at, read
 from dragoman.store.rows import message_from
-from dragoman.store.sessions import get_session
+from dragoman.store.sessions import get_session, listed_at
 from dragoman.store.values import Damage, Session, Verification
 from dragoman.store.writing import used
 
@@ -204,9 +204,17 @@ def _look_at_numbers(look: _Look, session: Session) -> Generator[Statement, Rows
             f"it should have the messages {session.parent_seq + 1} to {session.last_seq},"
             f" and has {count} from {first} to {last}",
         )
-    newest = yield "SELECT last_message_id FROM sessions WHERE id = ?", (session.id,)
-    if newest[0][0] < look.newest:
+    rows = yield (
+        "SELECT last_message_id, updated_at, listed_at, is_behind, indexed_seq < last_seq FROM sessions WHERE id = ?",
+        (session.id,),
+    )
+    newest, updated, listed, is_behind, lacks_some = rows[0]
+    if newest < look.newest:
         look.wrong(None, "its greatest message id is not the one that it remembers")
+    if listed != listed_at(updated):
+        look.wrong(None, "it is listed as of another time")
+    if lacks_some and not is_behind:
+        look.wrong(None, "the index for searching lacks messages of it, and does not know")
 
 
 def _look_beside(look: _Look, session: Session) -> Generator[Statement, Rows, None]:

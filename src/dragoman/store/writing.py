@@ -20,14 +20,16 @@ from dragoman.store.lineage import lineage
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.reading import unknown_message
 from dragoman.store.rows import Columns, columns_from, hash_of, micros
-from dragoman.store.sessions import alone_in
+from dragoman.store.sessions import alone_in, listed_at
 
 _CALLS: Final = (ToolUseBlock, InvalidToolUseBlock)
 _INSERT: Final = (
     "INSERT INTO messages (session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status,"
     " unknown_json, blobs_json, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_MOVE_END: Final = "UPDATE sessions SET last_seq = ?, last_message_id = ?, updated_at = ? WHERE id = ?"
+_MOVE_END: Final = (
+    "UPDATE sessions SET last_seq = ?, last_message_id = ?, updated_at = ?, listed_at = ?, is_behind = 1 WHERE id = ?"
+)
 
 End = tuple[int, str]  # of a session: its last place, and the greatest id in it
 
@@ -68,11 +70,12 @@ def append(
     places; something else under that name is a ``ConflictError``. ``end`` is where the session is believed to end,
     which saves looking.
     """
+    at = micros(now)
     if end is not None and idempotency_key is None and expected_seq in (None, end[0]) and _are_behind(drafts, end[1]):
         moved = end[0] + len(drafts), drafts[-1].columns.id
         is_there = yield (
             f"{_MOVE_END} AND last_seq = ? AND last_message_id = ? RETURNING last_seq",
-            (*moved, micros(now), session_id, *end),
+            (*moved, at, listed_at(at), session_id, *end),
         )
         if is_there:
             return (yield from _put(session_id, end[0] + 1, drafts, moved))
@@ -90,19 +93,19 @@ def append(
         what = f"it has {last_seq} messages, not {expected_seq}"
         raise ConflictError(what, where=f"session {session_id}", remedy="Read what is new, and try again")
     moved = last_seq + len(drafts), max(newest, *(draft.columns.id for draft in drafts))
-    yield _MOVE_END, (*moved, micros(now), session_id)
+    yield _MOVE_END, (*moved, at, listed_at(at), session_id)
     places = yield from _put(session_id, last_seq + 1, drafts, moved)
     if idempotency_key is not None:
         yield (
             "INSERT INTO idempotency (session_id, key, fingerprint, first_seq, last_seq, created_at)"
             " VALUES (?, ?, ?, ?, ?, ?)",
-            (session_id, idempotency_key, fingerprint, places.seqs[0], places.seqs[-1], micros(now)),
+            (session_id, idempotency_key, fingerprint, places.seqs[0], places.seqs[-1], at),
         )
     return places
 
 
-def only_row(session_id: str, end: End, draft: Draft) -> tuple[Any, ...] | None:
-    """The row of a message at the end of its session, if that is all that there is to be written of it."""
+def only_row(session_id: str, end: End, draft: Draft, now: datetime) -> tuple[Any, ...] | None:
+    """The row of a message at the end of its session, and the time, if that is all that is to be written of it."""
     message, columns = draft.message, draft.columns
     metadata = message.metadata
     if (
@@ -115,7 +118,8 @@ def only_row(session_id: str, end: End, draft: Draft) -> tuple[Any, ...] | None:
         or (message.role is Role.ASSISTANT and any(isinstance(block, _CALLS) for block in message.content))
     ):
         return None
-    return _inserted(session_id, end[0] + 1, columns)
+    at = micros(now)
+    return (*_inserted(session_id, end[0] + 1, columns), at, listed_at(at))
 
 
 def _are_behind(drafts: Sequence[Draft], newest: str) -> bool:
@@ -237,9 +241,9 @@ def end_message(session_id: str, draft: Draft, now: datetime) -> Generator[State
     if not was_empty:  # most answers were until now
         yield from _forgotten(session_id, seq)
     yield (
-        "UPDATE sessions SET updated_at = ?, indexed_seq = CASE WHEN indexed_seq >= ? THEN ? ELSE indexed_seq END"
-        " WHERE id = ?",
-        (micros(now), seq, seq - 1, session_id),
+        "UPDATE sessions SET updated_at = ?, listed_at = ?, is_behind = 1,"
+        " indexed_seq = CASE WHEN indexed_seq >= ? THEN ? ELSE indexed_seq END WHERE id = ?",
+        (at := micros(now), listed_at(at), seq, seq - 1, session_id),
     )
     yield from _beside(session_id, seq, draft)
     return int(seq)
