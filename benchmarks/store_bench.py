@@ -31,6 +31,7 @@ OPERATIONS = {
     "append 10": "a durable append to a session of 10 messages",
     "append 1000": "to one of 1,000",
     "append 20000": "to one of 20,000",
+    "append 100000": "to one of 100,000",
     "append from outside": "to one of 10, from outside",
     "last 50": "reading the last 50 of 20,000 messages",
     "fork": "a fork of a session of 100,000 messages",

@@ -16,6 +16,7 @@ from benchmarks.bodies import prose
 from benchmarks.worker import Operation
 
 SIZES = {10: 200, 1_000: 4, 20_000: 1}  # of sessions, and how many there are of each
+LONGEST = 100_000  # of short messages; only who is quick to fill is measured on it
 WRITERS = (16, 64)
 PER_WRITER = 8
 IN_A_ROW = 20  # appends that a coroutine awaits
@@ -76,15 +77,16 @@ class Ground:
         self._store, self._name = None, ""
 
 
-def operations_of(opened: Callable[[Path], Contestant]) -> tuple[Ground, dict[str, Operation]]:
+def operations_of(opened: Callable[[Path], Contestant], *, up_to: int = 20_000) -> tuple[Ground, dict[str, Operation]]:
     """What can be measured of a store, and where."""
     ground = Ground(opened)
     made: dict[str, Operation] = {}
-    for size, sessions in SIZES.items():
-        made[f"append {size}"] = _appends(ground, size, sessions, is_awaited=True)
+    for size, sessions in (SIZES | {LONGEST: 1}).items():
+        if size <= up_to:
+            made[f"append {size}"] = _appends(ground, size, sessions, is_awaited=True)
     made["append from outside"] = _appends(ground, 10, SIZES[10], is_awaited=False)
     made["last 50"] = (
-        lambda: _of_size(ground, 20_000, 1),
+        lambda: of_size(ground, 20_000, 1),
         lambda store: store.last("0", 50),
         lambda count: None if count == 50 else f"{count} messages",
     )
@@ -102,10 +104,12 @@ def operations_of(opened: Callable[[Path], Contestant]) -> tuple[Ground, dict[st
     return ground, made
 
 
-def _of_size(ground: Ground, size: int, sessions: int) -> Any:
+def of_size(ground: Ground, size: int, sessions: int) -> Any:
+    """A store with so many sessions of so many messages; their names are numbers."""
+
     def fill(store: Contestant) -> None:
         for number in range(sessions):
-            store.seed(str(number), [text() for _ in range(size)])
+            store.seed(str(number), [text() if size < LONGEST else "a short message" for _ in range(size)])
 
     return ground.store(str(size), fill)
 
@@ -139,7 +143,7 @@ def _appends(ground: Ground, size: int, sessions: int, *, is_awaited: bool) -> O
     turns = itertools.count()
 
     def prepare() -> _Appends:
-        store = _of_size(ground, size, sessions)
+        store = of_size(ground, size, sessions)
         count = IN_A_ROW if is_awaited and hasattr(store, "appended") else 1
         return _Appends(store, [(str(next(turns) % sessions), text()) for _ in range(count)])
 

@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.contestants.store_ground import PER_WRITER, operations_of, text
+from benchmarks.contestants.store_ground import LONGEST, PER_WRITER, of_size, operations_of, text
 from benchmarks.worker import Operation
 from dragoman import Message, MessageMetadata, Role, TextBlock, open_store
 
@@ -61,11 +61,6 @@ class OurStore:
 
 
 def operations() -> dict[str, Operation]:
-    ground, made = operations_of(OurStore)
-
-    def long() -> OurStore:
-        store: OurStore = ground.store("fork", lambda store: store.seed("long", ["a short message"] * 100_000))
-        return store
-
-    made["fork"] = (long, lambda store: store.forked("long"), lambda _: None)
+    ground, made = operations_of(OurStore, up_to=LONGEST)
+    made["fork"] = (lambda: of_size(ground, LONGEST, 1), lambda store: store.forked("0"), lambda _: None)
     return made

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.contestants.store_ground import PER_WRITER, operations_of, text
+from benchmarks.contestants.store_ground import LONGEST, PER_WRITER, operations_of, text
 from benchmarks.worker import Operation
 
 _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
@@ -75,4 +75,4 @@ class RawStore:
 
 
 def operations() -> dict[str, Operation]:
-    return operations_of(RawStore)[1]
+    return operations_of(RawStore, up_to=LONGEST)[1]
