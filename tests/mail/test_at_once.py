@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from dragoman.errors import ConflictError
+from dragoman.errors import ConflictError, FormatError
 from dragoman.mail import Mail
 from dragoman.mail.posting import posted_of
 from dragoman.store import Store, open_store, sqlite
@@ -144,3 +145,9 @@ async def test_who_holds_a_letter_no_more_cannot_end_it_in_one_statement(
         await lost.ack()
     assert (await held.ack()).is_first
     assert at_once == [True, False, True]
+
+
+async def test_a_name_that_not_every_engine_can_hold_is_refused_here_too(quick: Store) -> None:
+    posted = posted_of(result("T1", to="A", message_id="L1"), Mail(quick).sealing)
+    with pytest.raises(FormatError, match="NUL"):
+        await quick.mail.post(msgspec.structs.replace(posted, task_id="T\0"))

@@ -18,8 +18,8 @@ from dragoman.mail import Mail, RetryRule, Sealing
 from dragoman.mail.posting import posted_of
 from dragoman.store import Store, open_store
 from dragoman.store.batches import in_groups, listed
-from dragoman.store.letters import LETTER, row_of
-from dragoman.store.schema import migrations
+from dragoman.store.letters import row_of
+from dragoman.store.schema import LETTER, migrations
 from tests.mail.conftest import Clock, failure, result
 from tests.mail.waiting import within
 from tests.store.conftest import Place

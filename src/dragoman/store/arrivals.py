@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from dragoman.store.letters import LETTER, STANDING
+from dragoman.store.letters import STANDING
 from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.schema import LETTER
 
 _COLUMNS = ", ".join(f"l.{name.strip()}" for name in LETTER.split(","))
 _FOUND = (

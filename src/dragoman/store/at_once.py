@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from dragoman.store.letters import LETTER
 from dragoman.store.reading import COLUMNS
+from dragoman.store.schema import LETTER
 
 
 def _new(columns: str) -> str:

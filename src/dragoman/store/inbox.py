@@ -29,7 +29,6 @@ from dragoman.store import tasks
 from dragoman.store.batches import in_groups, listed
 from dragoman.store.letters import (
     KEYED,
-    LETTER,
     MAILBOX,
     Key,
     Steps,
@@ -45,6 +44,7 @@ from dragoman.store.letters import (
 )
 from dragoman.store.operation import LOCKED, Operation, Passing, Rows, Statement, operation
 from dragoman.store.rows import micros, time_from
+from dragoman.store.schema import LETTER
 from dragoman.store.taking import busy_tasks, by_mailbox, into, posting, receipt_of, received, received_all
 
 Effect = Generator[Statement, Rows, Any] | Operation[Any]  # steps, as an operation has them

@@ -19,15 +19,12 @@ from dragoman.letters.kept import DeadLetter, MailboxCounts, Posted, SealedValue
 from dragoman.store.batches import in_groups, values
 from dragoman.store.operation import LOCKED, Rows, Statement, operation
 from dragoman.store.rows import micros, time_from
+from dragoman.store.schema import LETTER
 
 Steps = Generator[Statement, Rows, None]
 Key = tuple[str, str, str]  # recipient, team, letter
 MAILBOX: Final = "recipient_id = ? AND team_id = ?"
 KEYED: Final = f"{MAILBOX} AND letter_id = ?"
-LETTER: Final = (
-    "recipient_id, team_id, letter_id, sender_id, task_id, type, trace_id, session_id, message_id, turn_id, user_id,"
-    " created_at, fingerprint, letter_json, hash"
-)
 STANDING: Final = "i.state, i.attempts, i.ended_at, i.available_at, i.lease, i.error_class"  # of a row of the inbox
 KEPT: Final = (
     f"INSERT INTO letters ({LETTER}) VALUES ({', '.join('?' * 15)})"

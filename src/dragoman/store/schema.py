@@ -8,6 +8,12 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
+from typing import Final
+
+LETTER: Final = (  # the columns of a letter, in the order of its row
+    "recipient_id, team_id, letter_id, sender_id, task_id, type, trace_id, session_id, message_id, turn_id, user_id,"
+    " created_at, fingerprint, letter_json, hash"
+)
 
 
 @functools.cache

@@ -33,7 +33,7 @@ from dragoman.store.letters import (
     promoted,
     row_of,
 )
-from dragoman.store.operation import Operation, Rows, Statement, operation
+from dragoman.store.operation import Operation, Rows, Statement, bindable, operation
 from dragoman.store.rows import micros
 
 _COUNTED: Final = (
@@ -72,7 +72,7 @@ def only_row(posted: Posted, now: datetime) -> tuple[Any, ...] | None:
     """The row of a letter and what it says of its task, if that is all that there is to be written of it."""
     if posted.needs or posted.sealed:
         return None
-    return (*row_of(posted, now), tasks.state_of(posted) if tasks.is_result(posted) else None)
+    return (*bindable(row_of(posted, now)), tasks.state_of(posted) if tasks.is_result(posted) else None)
 
 
 def posting(posted: Posted, now: datetime, *, away: bool) -> Generator[Statement, Rows, Receipt]:
