@@ -11,7 +11,9 @@ TYPED := src/dragoman $(if $(wildcard scripts/*.py),scripts)
 UV_VERSION := 0.13.7
 
 PYTEST_ARGS ?=
-PYTEST_PARALLEL ?= -n auto --maxprocesses 4 --dist worksteal
+# One worker more than there are cores, because many a test waits for others; some start servers and browsers, so at most four.
+WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 3 ? cores + 1 : 4)))
+PYTEST_PARALLEL ?= -n $(WORKERS) --dist worksteal
 RUN_ARGS ?=
 BENCH ?= format dialect store convert turn server mail
 BENCH_ARGS ?=
