@@ -405,6 +405,19 @@ async def test_the_index_can_be_built_anew(store: Store) -> None:
     assert await places(store, "apple") == expected
 
 
+async def test_what_a_program_of_an_earlier_version_wrote_meanwhile_is_put_right(store: Store) -> None:
+    session = await store.create_session()
+    await store.append(session.id, said("apple"))
+    await store.searching.stop()
+    await store._write(indexes.forget(store.engine, session.id))
+    await store._write(asked("UPDATE sessions SET indexed_seq = 0, is_behind = 0, listed_at = 7"))
+    assert len((await store.verify()).damage) == 2
+    assert await places(store, "apple") == []
+    await store.reindex()
+    assert await places(store, "apple") == [(session.id, 1)]
+    assert (await store.verify()).is_sound
+
+
 async def test_a_damaged_message_is_never_shown_and_does_not_stop_the_index(store: Store) -> None:
     session = await a_session(store, "apple one", "apple two", "apple three")
     assert await seqs(store, "apple") == [1, 2, 3]

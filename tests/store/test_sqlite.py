@@ -18,7 +18,15 @@ from typing import Any
 import apsw
 import pytest
 
-from dragoman.errors import ConflictError, DamagedError, StoreUnusableError, UnknownSessionError
+from dragoman import decode, encode
+from dragoman.errors import (
+    ConflictError,
+    DamagedError,
+    FormatError,
+    StorageError,
+    StoreUnusableError,
+    UnknownSessionError,
+)
 from dragoman.store import Store, open_store, sqlite
 from dragoman.store.operation import Bulk, Operation, Passing
 from tests.store.talk import answered, said, texts, used
@@ -410,6 +418,55 @@ async def test_while_another_program_writes_nothing_is_put_at_once(path: Path, p
         assert texts(await store.read(session.id)) == ["1", "2"]
 
 
+class Failing:
+    """A connection whose next statement fails."""
+
+    def __init__(self, connection: apsw.Connection, error: apsw.Error) -> None:
+        self._connection = connection
+        self._error: apsw.Error | None = error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def execute(self, *given: Any) -> Any:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return self._connection.execute(*given)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(apsw.FullError("full"), "disk_full"), (apsw.IOError("gone"), "storage_failed")]
+)
+async def test_a_disk_that_fails_in_one_statement_is_said_so_and_the_next_one_works(
+    path: Path, put_at_once: list[bool], error: apsw.Error, code: str
+) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        assert isinstance(store, sqlite.SqliteStore)
+        session = await store.create_session()
+        await store.append(session.id, said("1"))
+        assert store._writer is not None
+        store._writer._connection = Failing(store._writer._connection, error)  # type: ignore[assignment]
+        with pytest.raises(StorageError) as caught:
+            await store.append(session.id, said("2"))
+        assert caught.value.code == code
+        await store.append(session.id, said("3"))
+        await store.append(session.id, said("4"))
+        assert put_at_once == [True]  # the third was written by the thread, which has connected anew
+        assert texts(await store.read(session.id)) == ["1", "3", "4"]
+        assert (await store.verify()).is_sound
+
+
+async def test_a_role_that_not_every_engine_can_hold_is_refused_also_alone(path: Path, put_at_once: list[bool]) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        session = await store.create_session()
+        (row,) = await store.append(session.id, said("1"))
+        odd = decode(encode(row.message.replace(id=store.new_id())).replace(b'"role":"user"', b'"role":"a\\u0000b"'))
+        with pytest.raises(FormatError, match="NUL"):
+            await store.append(session.id, odd)
+        assert put_at_once == []
+
+
 async def test_one_statement_needs_no_lock_of_ours(path: Path, put_at_once: list[bool]) -> None:
     async with open_store(f"sqlite:///{path}") as store:
         session = await store.create_session()
@@ -430,10 +487,11 @@ async def test_whoever_has_the_lock_comes_in_between_single_statements_of_others
         assert await beside.stdout.readline() == b"begun\n"
         for number in range(100):
             await store.append(session.id, [said(f"{number}"), said("together")])
-        told, _ = await beside.communicate(b"enough\n")
+        told, at_once = map(int, (await beside.communicate(b"enough\n"))[0].split())
+        assert at_once > 10
         rows = await store.read(session.id, limit=1_000_000)
         ours = [row.seq for row in rows if texts([row])[0] == "together"]
-        assert len(rows) == 200 + int(told)
+        assert len(rows) == 200 + told
         assert len(ours) == 100
         assert all(texts([rows[seq - 2]])[0].isdecimal() for seq in ours)
         assert (await store.verify()).is_sound
@@ -442,7 +500,18 @@ async def test_whoever_has_the_lock_comes_in_between_single_statements_of_others
 _ONE_BY_ONE = """
 import asyncio, sys, threading
 from dragoman import open_store
+from dragoman.store import sqlite
 from tests.store.talk import said
+
+sqlite._QUICK_S = sqlite._PATIENCE_S = 60
+done_here, at_once = sqlite._Writer.done_here, []
+
+def noted(self, sql, arguments):
+    rows = done_here(self, sql, arguments)
+    at_once.extend([1] if rows is not None else [])
+    return rows
+
+sqlite._Writer.done_here = noted
 
 async def write(path, session_id):
     enough = threading.Event()
@@ -454,7 +523,7 @@ async def write(path, session_id):
             done += 1
             if done == 20:
                 print("begun", flush=True)
-    print(done)
+    print(done, len(at_once))
 
 asyncio.run(write(*sys.argv[1:]))
 """

@@ -150,7 +150,8 @@ def _unindexed(table: str, names: list[str], row: tuple[Any, ...]) -> tuple[Any,
     if table != "sessions":
         return row
     given = dict(zip(names, row, strict=True))
-    return tuple({**given, "indexed_seq": given["parent_seq"], "is_behind": 1}.values())
+    is_behind = int(given["last_seq"] > given["parent_seq"])
+    return tuple({**given, "indexed_seq": given["parent_seq"], "is_behind": is_behind}.values())
 
 
 # --- large content ---------------------------------------------------------------------------------------------------

@@ -188,10 +188,10 @@ _HELD_IN_LOCKED: Final = (  # whoever puts a letter into the mailbox, or takes o
 )
 
 
-DONE: Final = (  # for whoever holds it, if nothing of its task stands behind it
+DONE: Final = (  # for whoever holds it, if no other one of its task is open
     f"UPDATE inbox SET state = 'done', lease = NULL, ended_at = ? WHERE {KEYED} AND lease = ? AND ended_at IS NULL"
     " AND NOT EXISTS (SELECT 1 FROM inbox AS e WHERE e.recipient_id = inbox.recipient_id AND e.team_id = inbox.team_id"
-    " AND e.task_id = inbox.task_id AND e.ended_at IS NULL AND e.number > inbox.number) RETURNING 1"
+    " AND e.task_id = inbox.task_id AND e.ended_at IS NULL AND e.letter_id <> inbox.letter_id) RETURNING 1"
 )
 
 

@@ -27,6 +27,7 @@ from dragoman.store.lineage import Stretch, lineage
 from dragoman.store.operation import Rows, Statement, bulk, operation
 from dragoman.store.reading import COLUMNS, Found, found_from
 from dragoman.store.rows import micros
+from dragoman.store.sessions import LISTED_AT
 from dragoman.store.values import Owners
 from dragoman.store.words import Analysis, Term
 
@@ -370,9 +371,10 @@ def forget(engine: str, session_id: str, first: int = 1, last: int = 2**62) -> G
 
 @bulk
 def forget_everything(engine: str) -> Generator[Statement, Rows, None]:
-    """Empty the index, so that it is built anew."""
+    """Empty the index, so that it is built anew, and put right what sessions are listed by."""
     yield from INDEXES[engine].empty()
-    yield "UPDATE sessions SET indexed_seq = parent_seq, is_behind = 1 WHERE indexed_seq > parent_seq", ()
+    yield "UPDATE sessions SET indexed_seq = parent_seq, is_behind = 1 WHERE last_seq > parent_seq", ()
+    yield f"UPDATE sessions SET listed_at = {LISTED_AT} WHERE listed_at <> {LISTED_AT}", ()
 
 
 @operation

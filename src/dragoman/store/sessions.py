@@ -26,6 +26,9 @@ _BUCKET: Final = 10_000_000  # microseconds
 _NEWEST_FIRST: Final = "listed_at DESC, updated_at DESC, id DESC"  # an index has the first, and the rest is in it
 
 
+LISTED_AT: Final = f"((updated_at - (updated_at % {_BUCKET} + {_BUCKET}) % {_BUCKET}) / {_BUCKET})"  # the same in SQL
+
+
 def listed_at(updated_at: int) -> int:
     """What sessions are listed by, beside the time itself: tens of seconds, so that it seldom changes."""
     return updated_at // _BUCKET

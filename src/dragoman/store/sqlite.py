@@ -602,10 +602,11 @@ class _Writer:
         if not self._jobs.empty() or not self._busy.acquire(blocking=False):
             return None
         try:
-            return self._committed(asked, wait=False)
-        finally:
+            outcomes = self._committed(asked, wait=False)
             if self._is_log_long():
                 self._jobs.put([])  # to look around
+            return outcomes
+        finally:
             self._busy.release()
 
     @property
@@ -623,19 +624,19 @@ class _Writer:
             return None
         began = perf_counter()
         try:
-            if self._is_lost:
+            if self._is_lost or self._connection.in_transaction:
                 return None
             if self._is_synced_later:
                 self._sync(later=False)
             rows: Rows = self._connection.execute(sql, arguments).fetchall()
+            self._unseen += 1
+            if self._unseen > _UNSEEN and self._is_log_long():
+                self._jobs.put([])  # to look around
         except (apsw.ConstraintError, apsw.BusyError):
             return None
         except Exception as error:
             raise self._failed(error).error from error
         finally:
-            self._unseen += 1
-            if self._unseen > _UNSEEN and self._is_log_long():
-                self._jobs.put([])  # to look around
             self._busy.release()
         self._slowest_s = max(perf_counter() - began, self._slowest_s * _FORGETTING)
         return rows

@@ -110,7 +110,8 @@ def only_row(session_id: str, end: End, draft: Draft, now: datetime) -> tuple[An
     metadata = message.metadata
     if (
         columns.id <= end[1]
-        or "\0" in columns.id  # which is refused there
+        or "\0" in columns.id  # which is refused there, and so is a role that a newer version made up
+        or "\0" in columns.role
         or columns.blobs
         or message.role is Role.TOOL
         or metadata.usage is not None
