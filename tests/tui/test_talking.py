@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,29 @@ async def test_escape_stops_an_answer_and_what_had_arrived_stays(tmp_path: Path)
         await it.is_over()
         assert (await it.kept())[-1].metadata.status is MessageStatus.COMPLETE
         assert it.fakes["anthropic"].refused == []
+
+
+async def test_words_that_are_being_drawn_when_an_answer_ends_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    append: Callable[..., Awaitable[None]] = Markdown.append
+
+    async def slowly(self: Markdown, markdown: str) -> None:
+        begun.set()
+        await go_on.wait()
+        await append(self, markdown)
+
+    async with chat(tmp_path, "anthropic") as it:
+        monkeypatch.setattr(Markdown, "append", slowly)
+        view = await it.app.add_view("somebody")
+        await view.add_text(0, "So far.")
+        await begun.wait()
+        ending = asyncio.create_task(view.ended(note="the end"))
+        await it.pilot.pause(0.05)
+        go_on.set()
+        await ending
+        await it.shows("So far.", "the end")
 
 
 async def test_whoever_leaves_in_the_middle_of_an_answer_keeps_what_had_arrived(tmp_path: Path) -> None:

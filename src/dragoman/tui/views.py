@@ -5,6 +5,7 @@ The one rule: no text of a conversation is taken for markup, and no control char
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Final
 
@@ -120,6 +121,7 @@ class MessageView(Vertical):
         self._arrived: dict[int, list[str]] = {}  # by block: the pieces of a text that are not drawn yet; all of others
         self._changed: set[int] = set()
         self._drawing: Timer | None = None
+        self._pen = asyncio.Lock()  # whoever draws has it
 
     def compose(self) -> ComposeResult:
         yield Static(safe_line(self._who), markup=False, classes="who")
@@ -134,15 +136,16 @@ class MessageView(Vertical):
         self._drawing = self.set_interval(_DRAWN_EVERY_S, self._draw)
 
     async def _draw(self) -> None:
-        changed, self._changed = self._changed, set()
-        for index in sorted(changed):
-            if index in self._texts:
-                parts, self._arrived[index] = self._arrived[index], []
-                await self._texts[index].append(safe("".join(parts)))
-            elif index in self._thoughts:
-                self._thoughts[index].update(safe("".join(self._arrived[index])))
-            else:
-                self.calls[index].tell_input("".join(self._arrived[index]))
+        async with self._pen:
+            changed, self._changed = self._changed, set()
+            for index in sorted(changed):
+                if index in self._texts:
+                    parts, self._arrived[index] = self._arrived[index], []
+                    await self._texts[index].append(safe("".join(parts)))
+                elif index in self._thoughts:
+                    self._thoughts[index].update(safe("".join(self._arrived[index])))
+                else:
+                    self.calls[index].tell_input("".join(self._arrived[index]))
 
     def _add(self, index: int, piece: str) -> None:
         self._arrived.setdefault(index, []).append(piece)
@@ -174,8 +177,9 @@ class MessageView(Vertical):
 
     async def ended(self, message: Message | None = None, *, note: str = "", fault: str = "") -> None:
         """Nothing more comes."""
-        if self._drawing is not None:
-            self._drawing.stop()
+        async with self._pen:  # to stop the timer is to stop it in the middle of what it does
+            if self._drawing is not None:
+                self._drawing.stop()
         await self._draw()
         told = " · ".join(one for one in (footing(message) if message is not None else "", note) if one)
         _tell(self._foot, told)
