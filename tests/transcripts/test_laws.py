@@ -19,6 +19,8 @@ from dragoman.errors import InputError
 from dragoman.exchange import Loss
 from dragoman.message import (
     ContentBlock,
+    ImageBlock,
+    ImageSource,
     Message,
     MessageMetadata,
     Role,
@@ -123,6 +125,21 @@ def unaccounted_result(block: ToolResultBlock, left: list[ContentBlock], named: 
         else:
             missing.append(f"{part.type} in a result")
     return missing
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("answers", [None, "tu_1", "tu_2"])
+def test_what_stands_before_a_result_and_is_lost_does_not_change_what_is_answered(
+    name: str, answers: str | None
+) -> None:
+    content = (ImageBlock(ImageSource("file_ref", "a.png"), "image/png"), ToolResultBlock("tu_1", ()))
+    metadata = MessageMetadata(parent_tool_use_id=answers)
+    message = Message(
+        "00000000000000000000000001", "sess_1", Role.TOOL, content, metadata, datetime(2026, 1, 1, tzinfo=UTC)
+    )
+    written = format_named(name).write_messages([message])
+    found = {one.id: one for one in read(name, written.wire)}
+    assert unaccounted(message, found.get(message.id), list(written.losses)) == []
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -251,7 +251,7 @@ def carried(message: Message, name: str, said: Collection[str] = (), *, has_id: 
         del kept["created_at"]
     if given.get("id") == message.id or (has_id and wire_id_of(message) == message.id and _ULID.fullmatch(message.id)):
         del kept["id"]
-    if message.role is Role.TOOL and message.metadata.parent_tool_use_id != _answered(message):
+    if message.role is Role.TOOL and _may_answer(message) != {message.metadata.parent_tool_use_id}:
         kept["metadata"] = {**kept["metadata"], "parent_tool_use_id": message.metadata.parent_tool_use_id}
     if not kept["metadata"]:
         del kept["metadata"]
@@ -263,7 +263,7 @@ def _is_bare(message: Message, said: Collection[str]) -> bool:
     metadata = message.metadata
     if message.schema_version != 1 or message.unknown_fields is not msgspec.UNSET:
         return False
-    if metadata.parent_tool_use_id != (_answered(message) if message.role is Role.TOOL else None):
+    if {metadata.parent_tool_use_id} != (_may_answer(message) if message.role is Role.TOOL else {None}):
         return False
     return all(getattr(metadata, name) == value for name, value in _EMPTY if name not in said)
 
@@ -279,6 +279,12 @@ def _left(message: Message, said: Collection[str]) -> MessageMetadata:
     if message.role is Role.TOOL and metadata.parent_tool_use_id == _answered(message):
         unsaid["parent_tool_use_id"] = None
     return metadata.replace(provider_raw=None, **unsaid)
+
+
+def _may_answer(message: Message) -> set[str | None]:
+    """What a reader may take a message to answer: what it says first, or its first result, if the rest is left out."""
+    results = (block.tool_use_id for block in message.content if isinstance(block, ToolResultBlock))
+    return {_answered(message), next(results, None)}
 
 
 def _answered(message: Message) -> str | None:
