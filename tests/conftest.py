@@ -49,21 +49,6 @@ def suites() -> Path:
     return folder
 
 
-_LONG = (  # what takes long is begun first, so that nobody waits for it at the end
-    "tests/test_docs.py",
-    "tests/mail/test_exactly_once.py",
-    "tests/store/faults/",
-    "tests/server/runs/test_killed.py",
-    "tests/server/test_fuzzed.py",
-    "tests/server/test_browser.py",
-    "tests/attachments/test_browser.py",
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
-
-
 def pytest_sessionfinish() -> None:
     """Nothing that was started is left behind."""
     forked.close()

@@ -93,10 +93,9 @@ class Value(
 
     def check_made(self) -> None:
         """Raise ``ValueError`` if what was made by hand cannot be written down."""
-        given = msgspec.structs.astuple(self)
-        for text in given:
+        for number, text in enumerate(msgspec.structs.astuple(self)):
             if type(text) is str and not text.isascii():
-                check_text(text, self.__struct_fields__[given.index(text)])
+                check_text(text, self.__struct_fields__[number])
 
 
 class MadeByHand(msgspec.StructMeta):
