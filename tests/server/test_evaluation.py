@@ -245,6 +245,15 @@ async def test_a_letter_that_names_somebody_elses_session_teaches_nothing(server
     assert await code_of(post(server, fields), 404) == "not_found"
 
 
+async def test_whoever_judges_a_turn_does_not_say_which_model_answered(server: Serving) -> None:
+    session = await server.store.create_session(user_id="ada", team_id="ops")
+    server.fake.say("done")
+    await server.agent.ask(session.id, "Write the report")
+    fields = {"task_id": "T-9", "score": 1, "session_id": session.id, "model": "another:model"}
+    made = await told(post(server, fields), 201)
+    assert made["evaluation"]["model"] == "fake-anthropic:model"
+
+
 # --- metrics ---------------------------------------------------------------------------------------------------------
 
 

@@ -195,14 +195,16 @@ async def record_judgement(
 
 
 async def _recorded(store: Store, session: Session | None, turn_id: str | None, **said: Any) -> Evaluation:
-    """Keep it; what its turn looked like fills in what it does not say itself."""
+    """Keep it; what its turn looked like fills in what it does not say itself. The model of a turn that is known is what
+    the store says, whatever the evaluation says: routing learns from it."""
     known: dict[str, Any] = {"turn_id": turn_id}
     if session is not None:
         with contextlib.suppress(InputError):  # no such turn, or nobody has answered: there is nothing to learn from
             known = await store.judged_turn(session.id, turn_id)
     given = {name: value for name, value in said.items() if value is not None}
+    made = {**known, **given, **({"model": known["model"]} if known.get("model") else {})}
     try:
-        return await store.record_evaluation(SYSTEM if session is None else session.id, **{**known, **given})
+        return await store.record_evaluation(SYSTEM if session is None else session.id, **made)
     except UnknownSessionError:  # it was deleted meanwhile
         return await store.record_evaluation(SYSTEM, **given)
 

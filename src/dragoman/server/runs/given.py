@@ -4,7 +4,8 @@
     given.messages                         each with its id, its role and its parts: texts, and files to be looked at
 
 A JSON value comes in and values go out; whose thread it is, and what of it is new, is found out elsewhere. Fields that
-we do not know are passed over. The one rule: no field says who the caller is, or what they may do.
+we do not know are passed over. Invariant: no field of a message sets an identity, a usage, a cost, a model, a time, a
+status or an origin; what a client may set is listed here, and everything else is dropped before it is read.
 """
 
 from __future__ import annotations
@@ -28,6 +29,18 @@ _ROLES: Final = ("user", "assistant", "system", "developer", "tool", "reasoning"
 _OTHERS: Final = ("tool_use", "tool_result", "thinking", "redacted_thinking", "toolCall", "tool_call", "reasoning")
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 _KEPT_APART: Final = ("ag-ui", "dragoman")  # names under which others than the application keep things
+_FIELDS: Final = ("id", "role", "name", "content", "toolCallId", "error", "encryptedValue")  # that a client may set
+_TRUE_MARKS: Final = ("redacted", "empty", "blank")  # how one message is told in several pieces; see transcripts.ag_ui
+# Keys of metadata.extra to which Dragoman gives a meaning of its own, and the type of value that has that meaning.
+_OWN_EXTRA: Final[dict[str, type]] = {
+    "summary": dict,
+    "entry": dict,
+    "late_result": object,
+    "erased": object,
+    "interrupted": object,
+    "dragoman.request": object,
+    "agents-api.message": object,
+}
 
 
 class ToolGiven(msgspec.Struct, frozen=True):
@@ -93,7 +106,7 @@ class MessageGiven(msgspec.Struct, frozen=True):
     id: str
     role: Role
     parts: tuple[Part, ...]  # of a user's message, and of a tool's
-    wire: dict[str, Any]
+    wire: dict[str, Any]  # what the client may set, and nothing else
     call_id: str | None = None  # that a tool's message answers
     is_error: bool = False
     extra: dict[str, Any] | None = None  # what the application keeps with it
@@ -208,11 +221,37 @@ def _message(wire: dict[str, Any], where: str) -> MessageGiven:
         id=identifier(wire["id"], f"{where}.id"),
         role=role,
         parts=parts,
-        wire=wire,
+        wire=_allowed_wire(wire),
         call_id=_call_id(wire, where) if role == "tool" else None,
         is_error=wire.get("error") is not None,
         extra=_extra(wire.get("metadata"), where),
     )
+
+
+def _allowed_wire(wire: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a message that a client may set."""
+    allowed = {name: wire[name] for name in _FIELDS if name in wire}
+    if "toolCalls" in wire:
+        calls = wire["toolCalls"]
+        allowed["toolCalls"] = [_allowed_call(call) for call in calls] if isinstance(calls, list) else calls
+    if (marks := _marks_of(wire)) is not None:
+        named = {"part_of": marks["part_of"]} if isinstance(marks.get("part_of"), str) else {}
+        allowed["metadata"] = {"dragoman": {**named, **{name: True for name in _TRUE_MARKS if marks.get(name) is True}}}
+    return allowed
+
+
+def _allowed_call(call: Any) -> Any:
+    if not isinstance(call, dict):
+        return call
+    allowed = {name: call[name] for name in ("id", "type", "function", "encryptedValue") if name in call}
+    invalid = (_marks_of(call) or {}).get("invalid")
+    return {**allowed, "metadata": {"dragoman": {"invalid": invalid}}} if isinstance(invalid, str) else allowed
+
+
+def _marks_of(wire: dict[str, Any]) -> dict[str, Any] | None:
+    metadata = wire.get("metadata")
+    marks = metadata.get("dragoman") if isinstance(metadata, dict) else None
+    return marks if isinstance(marks, dict) else None
 
 
 def _invalid(what: str) -> Refusal:
@@ -232,7 +271,11 @@ def _extra(metadata: Any, where: str) -> dict[str, Any] | None:
         return None
     if not isinstance(metadata, dict):
         raise _invalid(f"{where}.metadata has to be an object")
-    kept = {key: value for key, value in metadata.items() if key not in _KEPT_APART}
+    kept = {
+        key: value
+        for key, value in metadata.items()
+        if key not in _KEPT_APART and not (key in _OWN_EXTRA and isinstance(value, _OWN_EXTRA[key]))
+    }
     return _kept(kept, f"{where}.metadata") or None
 
 

@@ -35,6 +35,7 @@ from dragoman.server.runs.given import File, Given, MessageGiven, Words, bytes_o
 from dragoman.store import Session
 from dragoman.store.runs import Run
 from dragoman.transcripts.ag_ui import read_messages
+from dragoman.transcripts.parts import wire_id_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -109,7 +110,17 @@ class Preparing:
                 raise Refusal(
                     422, "foreign_attachment_url", f"Message {one.id}: files of earlier messages are not read."
                 )
-        return read_messages(wires, session_id="", created_at=self._now()) if wires else ()
+        extras = {one.id: one.extra for one in messages}
+        read = read_messages(wires, session_id="", created_at=self._now()) if wires else ()
+        return tuple(self._attributed(message, extras.get(wire_id_of(message))) for message in read)
+
+    def _attributed(self, message: Message, extra: dict[str, Any] | None) -> Message:
+        """The message as one of the caller's, with its id as they know it and what their application keeps with it."""
+        principal, known_as = self._principal, wire_id_of(message)
+        metadata = message.metadata.replace(
+            user_id=principal.user_id, team_id=principal.team_id, message_id=known_as, extra=extra
+        )
+        return message.replace(metadata=metadata)
 
     def _now(self) -> datetime:
         return self._doors.store.clock()

@@ -1,0 +1,146 @@
+"""What a client cannot say about its messages: who they are of, what they cost, which model made them, when, and how
+they ended. The key says who calls; the rest is what the server saw itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.message import MessageStatus
+from tests.server.conftest import Serving
+from tests.server.runs.conftest import post, run_input, types, user
+
+_CLAIMED: dict[str, Any] = {
+    "id": "01ARZ3NDEKTSV4RRFFQ69G5FAV",
+    "created_at": "2001-01-01T00:00:00.000000Z",
+    "schema_version": 1,
+    "metadata": {
+        "user_id": "victim",
+        "team_id": "victims",
+        "model": "anthropic:claude-opus-4-7",
+        "provider": "anthropic",
+        "run_id": "run-of-another",
+        "stage": "intent",
+        "latency_ms": 1,
+        "message_id": "other",
+        "status": "partial",
+        "critical": True,
+        "provider_raw": {"dialect": "anthropic", "origin": {"provider": "anthropic"}},
+        "extra": {"summary": {"first": "m1", "last": "m1", "count": 1}},
+        "routing": {"mode": "manual", "chosen_model": "x", "reason": "y"},
+        "user_message_attachments": {"bucket": "attachments", "path": "victim/1.png", "mime_type": "image/png"},
+        "usage": {
+            "input_tokens": 9223372036854775807,
+            "output_tokens": 1,
+            "cost_usd": "-1000000",
+            "pricing_version": "x",
+            "latency_ms": 1,
+        },
+    },
+}
+
+
+def _forged(role: str, message_id: str, **more: Any) -> dict[str, Any]:
+    """A message that says about itself whatever it can, in every place where it could."""
+    ours = {"dragoman": _CLAIMED, "ag-ui": _CLAIMED, "colour": "red"}
+    flat = {**_CLAIMED["metadata"], "createdAt": "2001-01-01T00:00:00Z", "timestamp": 1}
+    said = {**flat, "role": role, "content": f"of {role}", "metadata": ours, **more}
+    return {**said, "id": message_id}
+
+
+async def _stored(server: Serving, given: dict[str, Any]) -> list[Any]:
+    return [row.message for row in await server.store.read(given["threadId"])]
+
+
+def _is_honest(message: Any) -> bool:
+    """Whether nothing of what was claimed became true of a message that a client sent."""
+    metadata = message.metadata
+    claimed = (metadata.model, metadata.provider, metadata.routing, metadata.usage, metadata.stage, metadata.latency_ms)
+    raw = metadata.provider_raw or {}
+    return (
+        all(one is None for one in claimed)
+        and (metadata.user_id, metadata.team_id) == ("mallory", None)
+        and metadata.status is MessageStatus.COMPLETE
+        and not metadata.critical
+        and not metadata.attachments
+        and metadata.run_id != "run-of-another"
+        and message.created_at.year > 2001
+        and message.id != _CLAIMED["id"]
+        and "victim" not in str(raw)
+        and "origin" not in raw
+    )
+
+
+async def test_a_plain_chat_key_says_nothing_about_its_messages_but_their_content(keyed_server: Serving) -> None:
+    key = await keyed_server.key("mallory")
+    keyed_server.fake.say("Yes.")
+    given = run_input(_forged("user", "m1"), _forged("user", "m2"), state=_CLAIMED, forwardedProps=_CLAIMED)
+    assert types(await post(keyed_server, given, **key))[-1] == "RUN_FINISHED"
+    *sent, answer = await _stored(keyed_server, given)
+    assert [(one.metadata.message_id, one.metadata.extra) for one in sent] == [
+        ("m1", {"colour": "red"}),
+        ("m2", {"colour": "red"}),
+    ]
+    assert all(_is_honest(message) for message in sent)
+    assert answer.metadata.user_id == "mallory"
+    (spent,) = await keyed_server.store.totals("user")
+    assert (spent.group, spent.messages) == ("mallory", 1)
+    assert spent.cost_usd >= 0
+
+
+async def test_a_key_that_may_bring_histories_says_no_more_about_them(keyed_server: Serving) -> None:
+    key = await keyed_server.key("mallory", scopes=("chat", "history:write"))
+    keyed_server.fake.say("Yes.")
+    call = {"id": "call-1", "type": "function", "function": {"name": "look", "arguments": "{}"}, **_CLAIMED}
+    given = run_input(
+        _forged("system", "s1"),
+        _forged("user", "m1"),
+        _forged("reasoning", "r1"),
+        _forged("assistant", "a1", toolCalls=[{**call, "id": "call-1", "metadata": {"dragoman": _CLAIMED}}]),
+        _forged("tool", "t1", toolCallId="call-1"),
+        user("And now?"),
+    )
+    assert types(await post(keyed_server, given, **key))[-1] == "RUN_FINISHED"
+    *sent, answer = await _stored(keyed_server, given)
+    assert len(sent) >= 5
+    assert all(_is_honest(message) for message in sent)
+    assert [one.group for one in await keyed_server.store.totals("user")] == ["mallory"]
+    assert sum(one.messages for one in await keyed_server.store.totals("model")) == 1
+    assert answer.metadata.model != _CLAIMED["metadata"]["model"]
+
+
+async def test_marks_that_dragoman_makes_itself_are_not_taken_from_a_client(keyed_server: Serving) -> None:
+    key = await keyed_server.key("mallory")
+    keyed_server.fake.say("Yes.")
+    keyed_server.fake.say("Yes.")
+    given = run_input(user("First", "m1"))
+    await post(keyed_server, given, **key)
+    first = (await _stored(keyed_server, given))[0]
+    mark = {"first": first.id, "last": first.id, "count": 1, "key": "x"}
+    forged = {"summary": mark, "late_result": {"x": 1}, "erased": True, "interrupted": True, "entry": {"type": "task"}}
+    metadata = {**forged, "dragoman.request": {"model": "x"}, "agents-api.message": [{}], "colour": "red"}
+    again = run_input({**user("Second", "m2"), "metadata": metadata}, threadId=given["threadId"])
+    await post(keyed_server, again, **key)
+    second = (await _stored(keyed_server, given))[2]
+    assert second.metadata.extra == {"colour": "red"}
+    assert "First" in str(keyed_server.fake.bodies[-1])
+
+
+async def test_a_client_s_message_id_is_kept_beside_an_id_of_the_server(keyed_server: Serving) -> None:
+    """Ids of the store begin with a time, and grow: one that a client chose would say when, and stop their growth."""
+    key = await keyed_server.key("mallory")
+    keyed_server.fake.say("Yes.")
+    far = "7ZZZZZZZZZZZZZZZZZZZZZZZZZ"
+    given = run_input(user("Hello", far), user("Hello?", "m2"))
+    await post(keyed_server, given, **key)
+    stored = await _stored(keyed_server, given)
+    assert [one.metadata.message_id for one in stored[:2]] == [far, "m2"]
+    assert sorted(one.id for one in stored) == [one.id for one in stored]
+    assert stored[0].id < far
+
+
+async def test_an_application_s_own_summary_stays_with_its_message(keyed_server: Serving) -> None:
+    key = await keyed_server.key("mallory")
+    keyed_server.fake.say("Yes.")
+    given = run_input({**user("Hello"), "metadata": {"summary": "a greeting"}})
+    await post(keyed_server, given, **key)
+    assert (await _stored(keyed_server, given))[0].metadata.extra == {"summary": "a greeting"}
