@@ -195,8 +195,10 @@ async def record_judgement(
 
 
 async def _recorded(store: Store, session: Session | None, turn_id: str | None, **said: Any) -> Evaluation:
-    """Keep it; what its turn looked like fills in what it does not say itself. The model of a turn that is known is what
-    the store says, whatever the evaluation says: routing learns from it."""
+    """Keep it; what its turn looked like fills in what it does not say itself.
+
+    The model of a known turn comes from the store, whatever the evaluation says: routing learns from it.
+    """
     known: dict[str, Any] = {"turn_id": turn_id}
     if session is not None:
         with contextlib.suppress(InputError):  # no such turn, or nobody has answered: there is nothing to learn from
