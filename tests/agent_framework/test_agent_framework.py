@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
-import sys
 import threading
 import time
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from dragoman import agent_framework, entries
 from dragoman.agent_framework import (
+    Action,
     DefaultHistoryFilter,
     DragomanMessageStore,
+    FinalResponse,
     HierarchicalMessageStoreMemory,
     HierarchicalSharedMemory,
     InMemoryMemory,
@@ -67,46 +68,61 @@ def test_the_builders_of_the_example_give_its_messages() -> None:
     }
 
 
-class ManagerAgent:
-    """The framework's agent, as far as it has to do with its memory."""
+class Planner:
+    """A planner as the framework has them: it gives the task to a worker, and then has its answer."""
 
-    def __init__(self, planner: Any, memory: Any, workers: Any, policies: Any) -> None:
-        self.history = memory.get_history()
+    def __init__(self) -> None:
+        self.seen: list[list[str]] = []
+
+    def plan(self, task: str, history: list[dict[str, Any]]) -> Any:
+        self.seen.append([entry["type"] for entry in history])
+        results = [entry["content"] for entry in history if entry["type"] == "observation"]
+        if not results:
+            return Action("schema", {"task": task})
+        return FinalResponse("display_message", {"tables": results[0]}, f"Found {len(results[0])} tables")
 
 
-def test_the_database_store_of_the_example_works_as_it_is_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
-    framework = ModuleType("agent_framework")
-    framework.ManagerAgent = ManagerAgent  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "agent_framework", framework)
+async def list_tables(task: str) -> list[str]:
+    assert task == "List all tables"
+    return ["users", "orders"]
+
+
+def test_the_example_runs_as_it_is_printed_with_only_its_import_lines_changed() -> None:
     connection = database()
     insert(connection, "job_123", None, message_builder.create_user_message("List all tables", 1.0, "turn_1"))
-    insert(connection, "job_123", "orchestrator", message_builder.create_task_entry("List all tables", 2.0, "turn_1"))
+    insert(connection, "job_123", "orchestrator", message_builder.create_task_entry("An earlier task", 2.0, "turn_1"))
     insert(connection, "job_123", "orchestrator", message_builder.create_action_entry("list_tables", {}, 3.0, "turn_1"))
     insert(connection, "job_123", None, message_builder.create_global_observation_entry("seen", "w", timestamp=2.5))
     insert(connection, "job_124", None, message_builder.create_user_message("Another job", 1.5))
-    code = example("database_store").replace(
-        "from dragoman.agent_framework import ManagerAgent", "from agent_framework import ManagerAgent"
-    )
-    given = dict.fromkeys(("planner", "workers", "policies"))
-    module = ran(code, db_connection=connection, **given)
-    assert [(entry["type"], entry["timestamp"]) for entry in module.agent.history] == [
+    given = {"planner": Planner(), "workers": {"schema": list_tables}, "policies": {}}
+    module = ran(example("database_store"), db_connection=connection, **given)
+    assert [(entry["type"], entry["timestamp"]) for entry in module.memory.get_history()] == [
         ("user_message", 1.0),
         ("task", 2.0),
         ("global_observation", 2.5),
         ("action", 3.0),
     ]
-    assert module.agent.history[0] == {
+    assert module.memory.get_history()[0] == {
         "type": "user_message",
         "content": "List all tables",
         "timestamp": 1.0,
         "turn_id": "turn_1",
     }
+    result = asyncio.run(module.agent.run("List all tables"))
+    assert result == {
+        "operation": "display_message",
+        "payload": {"tables": ["users", "orders"]},
+        "human_readable_summary": "Found 2 tables",
+    }
+    first, second = module.planner.seen
+    assert first == ["user_message", "task", "global_observation", "action", "task"], "the memory reads the store"
+    assert second == [*first, "delegation", "observation", "global_observation"], "what the run did is known to it"
     connection.close()
 
 
-def test_the_agents_are_the_framework_s_and_importing_one_from_here_says_so() -> None:
-    with pytest.raises(ImportError, match="import it from agent_framework, and give it a memory"):
-        ran("from dragoman.agent_framework import ManagerAgent")
+def test_the_framework_s_agent_is_not_here_and_importing_it_says_where_it_is() -> None:
+    with pytest.raises(ImportError, match="import it from agent_framework and give it a memory"):
+        ran("from dragoman.agent_framework import Agent")
     with pytest.raises(ImportError, match="cannot import name 'Nothing'"):
         ran("from dragoman.agent_framework import Nothing")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.bus import Event
+from dragoman.entries import messages_from_entries
 from dragoman.errors import ConflictError, RoutingConstraintError
 from dragoman.event import TextDelta
 from dragoman.exchange import SideEffects, StopReason
@@ -303,6 +304,37 @@ async def test_a_task_is_delegated_to_a_session_of_its_own(tmp_path: Path) -> No
         assert answer.metadata.routing is not None
         assert answer.metadata.routing.mode.value == "delegate"
         assert {tool["name"] for tool in it.fakes["gemini"].bodies[0]["tools"][0]["functionDeclarations"]} == {"add"}
+
+
+async def test_a_delegation_is_traced_behind_its_task_with_a_time_and_its_observation(tmp_path: Path) -> None:
+    tiers = {"schema_version": 1, "tiers": dict.fromkeys(("fast", "balanced", "deep"), "gemini")}
+    async with ground(tmp_path, "anthropic", "gemini") as it:
+        agent = await it.agent(delegates=True)
+        session = await it.store.create_session(routing_policy=tiers)
+        given = {"tier": "fast", "task": "Add 1 and 2", "context": ["1 + 2"]}
+        it.fakes["anthropic"].call("delegate", given)
+        it.fakes["anthropic"].say("Three.")
+        it.fakes["gemini"].say("three")
+        ended = await agent.ask(session.id, "Have somebody add 1 and 2")
+        assert ended.fault is None, "the tiers of the session hold"
+        entries = await it.store.entries.agent(session.id, "assistant")
+        assert [entry["type"] for entry in entries] == ["task", "delegation", "observation", "final"]
+        delegation = entries[1]
+        assert (delegation["worker"], delegation["task"], delegation["args"]) == ("fast", "Add 1 and 2", given)
+        assert delegation["turn_id"] == ended.turn_id
+        times = [entry["timestamp"] for entry in entries]
+        assert times == sorted(times)
+        assert delegation["tool_use_id"] == entries[2]["tool_use_id"]
+        (call,) = [
+            block
+            for message in messages_from_entries(entries)
+            for block in message.content
+            if isinstance(block, ToolUseBlock)
+        ]
+        assert (call.name, call.input) == ("delegate", given)
+        worker = next(one for one in await it.store.list_sessions() if one.metadata.get("is_worker"))
+        (_, answer) = await messages(it.store, worker.id)
+        assert answer.metadata.model == "fake-gemini:model"
 
 
 async def test_a_tier_without_a_model_is_an_error_result_and_makes_no_session(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ Code that was written for the framework's message store needs only its import li
     from dragoman.agent_framework.constants import USER_MESSAGE, ASSISTANT_MESSAGE, TASK
     from dragoman.agent_framework.utils.message_builder import create_user_message
 
-Its agents are not here: they are the framework's, and take a memory of this package as one of theirs, because all that
-they ask of it is ``get_history``. The one rule: what is pure stays in ``dragoman.entries``; here are names and waiting.
+``ManagerAgent`` runs a task with planners and workers of yours, or with agents of ours (``dragoman.turn.Agent``). The
+framework's own ``Agent`` is not here. It takes a memory of this package as one of its own. Entries themselves, without
+a clock or a store, are in ``dragoman.entries``.
 """
 
 from typing import Any
@@ -20,6 +21,7 @@ from dragoman.agent_framework.filters import (
     OrchestratorHistoryFilter,
     WorkerHistoryFilter,
 )
+from dragoman.agent_framework.manager import Action, FinalResponse, ManagerAgent
 from dragoman.agent_framework.memories import (
     BaseMemory,
     HierarchicalMessageStoreMemory,
@@ -35,23 +37,27 @@ from dragoman.agent_framework.stores import BaseMessageStore, DragomanMessageSto
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Agent", "ManagerAgent"):
+    if name == "Agent":
         raise ImportError(
-            f"{name} is the framework's: import it from agent_framework, and give it a memory of this package",
+            "Agent is the framework's: import it from agent_framework and give it a memory of this package, or use"
+            " dragoman.turn.Agent",
             name=__name__,
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
+    "Action",
     "BaseMemory",
     "BaseMessageStore",
     "DefaultHistoryFilter",
     "DragomanMessageStore",
+    "FinalResponse",
     "HierarchicalMessageStoreMemory",
     "HierarchicalSharedMemory",
     "HistoryFilter",
     "InMemoryMemory",
+    "ManagerAgent",
     "ManagerHistoryFilter",
     "MessageStoreMemory",
     "OrchestratorHistoryFilter",

@@ -4,8 +4,11 @@
     WritingMessageStoreMemory                              the same, and ``add`` writes
     InMemoryMemory, SharedInMemoryMemory, HierarchicalSharedMemory    of this process only
 
-``get_history`` gives one history in chronological order, never group after group. The one rule: what a memory hands out
-is the caller's; changing it changes nothing here.
+``get_history`` gives one history in chronological order, never group after group. What a memory hands out is the
+caller's; changing it changes nothing here.
+
+Every method may be called or awaited: ``memory.get_history()`` and ``await memory.get_history()`` give the same list.
+The work is done when the call returns, so an entry that was added is safe before anybody awaits.
 """
 
 from __future__ import annotations
@@ -13,18 +16,36 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final
 
 from dragoman.agent_framework.stores import history_of
 from dragoman.entries import ASSISTANT_MESSAGE, USER_MESSAGE, Entry
 
 
+class Entries(list[Entry]):
+    """A list of entries that may be awaited as well. Awaiting it gives a plain list."""
+
+    def __await__(self) -> Generator[Any, None, list[Entry]]:
+        yield from ()  # it waits for nothing
+        return list(self)
+
+
+class Done:
+    """What a method returns that has nothing to return: it is done, and may be awaited as well."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
+
+
+DONE: Final = Done()
+
+
 class BaseMemory(ABC):
     """What an agent needs of a memory."""
 
     @abstractmethod
-    def add(self, message: Mapping[str, Any]) -> None:
+    def add(self, message: Mapping[str, Any]) -> Done | None:
         """Remember an entry."""
 
     @abstractmethod
@@ -47,15 +68,15 @@ class MessageStoreMemory(BaseMemory):
         self._agent_key = agent_key
         self._subordinates: tuple[str, ...] = ()
 
-    def add(self, message: Mapping[str, Any]) -> None:
+    def add(self, message: Mapping[str, Any]) -> Done:  # noqa: ARG002  as a memory has it
         """Nothing: the application writes its store itself, and an entry added here would be in it twice."""
+        return DONE
 
-    def get_history(self) -> list[Entry]:
+    def get_history(self) -> Entries:
         store = self._message_store
         read = getattr(store, "get_merged_history", None)
         place = (self._location, self._agent_key, self._subordinates)
-        history: list[Entry] = read(*place) if read is not None else history_of(store, *place)
-        return history
+        return Entries(read(*place) if read is not None else history_of(store, *place))
 
 
 class HierarchicalMessageStoreMemory(MessageStoreMemory):
@@ -74,13 +95,14 @@ class WritingMessageStoreMemory(HierarchicalMessageStoreMemory):
     ``message_store`` is a ``DragomanMessageStore``, or anything else that has its ``add_message``.
     """
 
-    def add(self, message: Mapping[str, Any]) -> None:
+    def add(self, message: Mapping[str, Any]) -> Done:
         """Store an entry of this agent; it is safe when this returns."""
         self._message_store.add_message(self._location, message, self._agent_key)
+        return DONE
 
-    def add_global(self, update: Mapping[str, Any]) -> None:
+    def add_global(self, update: Mapping[str, Any]) -> Done:
         """Tell something to every agent at this location: a ``global_observation`` or a ``synthesis``."""
-        self._message_store.add_message(self._location, update, self._agent_key)
+        return self.add(update)
 
 
 # --- of this process -------------------------------------------------------------------------------------------------
@@ -93,10 +115,10 @@ class InMemoryMemory(BaseMemory):
         self.agent_key = agent_key
         self._feed = _Feed()
 
-    def add(self, message: Mapping[str, Any]) -> None:
-        self._feed.add(self.agent_key, message)
+    def add(self, message: Mapping[str, Any]) -> Done:
+        return self._feed.add(self.agent_key, message)
 
-    def get_history(self) -> list[Entry]:
+    def get_history(self) -> Entries:
         return self._feed.of(lambda _: True)
 
 
@@ -110,25 +132,25 @@ class SharedInMemoryMemory(BaseMemory):
         self._agent_key = agent_key
         self._subordinates: tuple[str, ...] = ()
 
-    def add(self, message: Mapping[str, Any]) -> None:
-        self._feed.add(self._agent_key, message)
+    def add(self, message: Mapping[str, Any]) -> Done:
+        return self._feed.add(self._agent_key, message)
 
-    def add_global(self, update: Mapping[str, Any]) -> None:
+    def add_global(self, update: Mapping[str, Any]) -> Done:
         """Tell something to every agent of the namespace."""
-        self._feed.add(_EVERYBODY, update)
+        return self._feed.add(_EVERYBODY, update)
 
-    def add_conversation_turn(self, role: str, content: Any) -> None:
+    def add_conversation_turn(self, role: str, content: Any) -> Done:
         """Remember what the ``user`` or the ``assistant`` said, for every agent of the namespace."""
         kind = {"user": USER_MESSAGE, "assistant": ASSISTANT_MESSAGE}.get(role)
         if kind is None:
             raise ValueError(f"a turn is of 'user' or 'assistant', not {role!r}")
-        self._feed.add(_CONVERSATION, {"type": kind, "content": content, "timestamp": time.time()})
+        return self._feed.add(_CONVERSATION, {"type": kind, "content": content, "timestamp": time.time()})
 
-    def get_global_updates(self) -> list[Entry]:
+    def get_global_updates(self) -> Entries:
         """What was told to every agent of the namespace."""
         return self._feed.of(lambda whose: whose is _EVERYBODY)
 
-    def get_history(self) -> list[Entry]:
+    def get_history(self) -> Entries:
         known = (_CONVERSATION, self._agent_key, *self._subordinates, _EVERYBODY)
         return self._feed.of(lambda whose: whose in known)
 
@@ -151,11 +173,12 @@ class _Feed:
     def __init__(self) -> None:
         self._entries: list[tuple[object, Entry]] = []
 
-    def add(self, whose: object, entry: Mapping[str, Any]) -> None:
+    def add(self, whose: object, entry: Mapping[str, Any]) -> Done:
         self._entries.append((whose, dict(entry)))  # which no other thread can interrupt
+        return DONE
 
-    def of(self, is_wanted: Callable[[object], bool]) -> list[Entry]:
-        return [dict(entry) for whose, entry in self._entries.copy() if is_wanted(whose)]
+    def of(self, is_wanted: Callable[[object], bool]) -> Entries:
+        return Entries(dict(entry) for whose, entry in self._entries.copy() if is_wanted(whose))
 
 
 _feeds: dict[str, _Feed] = {}

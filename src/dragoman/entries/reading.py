@@ -115,7 +115,8 @@ class _Reading:
             case types.ACTION:
                 return Role.ASSISTANT, (self._call(entry, number, entry["tool"], entry["args"]),), None
             case types.DELEGATION:
-                given = {"worker": entry["worker"], "task": entry["task"]}
+                args = entry.get("args")  # the whole input of the call, if the entry was made of one
+                given = args if isinstance(args, dict) else {"worker": entry["worker"], "task": entry["task"]}
                 return Role.ASSISTANT, (self._call(entry, number, DELEGATE, given),), None
             case types.OBSERVATION | types.ERROR if (call_id := self._answered(entry)) is not None:
                 is_error = kind == types.ERROR or entry.get("is_error") is True

@@ -33,17 +33,35 @@ from dragoman.message import (
 _BETWEEN: Final = "\n\n"  # blocks of text
 
 
-def entries_from_messages(messages: Iterable[Message], *, agent_key: str | None = None) -> Written:
-    """The entries of messages, in order. ``agent_key`` is put into those that are of an agent and not of everybody."""
+def entries_from_messages(
+    messages: Iterable[Message], *, agent_key: str | None = None, delegate_tool: str | None = None
+) -> Written:
+    """The entries of messages, in order. ``agent_key`` is put into those that are of an agent and not of everybody.
+
+    A call of ``delegate_tool`` is a ``delegation``; of any other tool, an ``action``.
+    """
     losses: list[Loss] = []
     entries: list[Entry] = []
     for message in messages:
         was = _again(message)
         if was is not None:
             entries.append(was)
-        else:
-            entries.extend(_with_origin(entry, message, agent_key) for entry in _told(message, losses))
+            continue
+        for entry in _told(message, losses):
+            is_delegated = delegate_tool is not None and entry.get("tool") == delegate_tool
+            written = _delegation_from(entry) if is_delegated else entry
+            entries.append(_with_origin(written, message, agent_key))
     return Written(entries, tuple(losses))
+
+
+def _delegation_from(action: Entry) -> Entry:
+    """A call of the tool that delegates, as a ``delegation``. The call's whole input stays in ``args``."""
+    args = action.get("args", {})
+    worker, task = args.get("worker") or args.get("tier"), args.get("task")
+    if not isinstance(worker, str) or not isinstance(task, str):
+        return action
+    known = {"tool_use_id": action["tool_use_id"], "args": args}
+    return {"type": types.DELEGATION, "worker": worker, "task": task, **known}
 
 
 # --- messages that were entries --------------------------------------------------------------------------------------
@@ -66,8 +84,9 @@ def _said_now(message: Message, kept: Entry) -> Entry:
     """What the message says today, where that is not what the entry said."""
     match message.content:
         case (ToolUseBlock() as call,):
-            is_delegation = kept["type"] == types.DELEGATION
-            return dict(call.input) if is_delegation else {"tool": call.name, "args": call.input}
+            if kept["type"] != types.DELEGATION:
+                return {"tool": call.name, "args": call.input}
+            return {"args": call.input} if "args" in kept else dict(call.input)
         case (ToolResultBlock() as result,):
             text = _text(result.content)
         case blocks:

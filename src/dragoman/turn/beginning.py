@@ -16,7 +16,7 @@ from dragoman.adapter import estimated_tokens
 from dragoman.bus import Payload, Scope, catalogue
 from dragoman.catalog import Model
 from dragoman.codec import content_hash
-from dragoman.entries import Entry, entries_from_messages
+from dragoman.entries import DELEGATE, Entry, entries_from_messages
 from dragoman.errors import FormatError, RoutingError, SettingsError, StoreError
 from dragoman.exchange import ErrorClass, StopReason, ToolDefinition
 from dragoman.ids import ToolIds, derived_ulid
@@ -121,7 +121,8 @@ class Turn:
     def entries(self, *more: Message) -> list[Entry]:
         """What the agent did in this turn, as entries of its own."""
         said = [message for message in self.history if message.metadata.run_id == self.turn_id]
-        made: list[Entry] = entries_from_messages((*said, *more), agent_key=self.agent.agent_key).wire
+        written = entries_from_messages((*said, *more), agent_key=self.agent.agent_key, delegate_tool=DELEGATE)
+        made: list[Entry] = written.wire
         return made
 
     def tell(self, what: Payload | str, payload: dict[str, Any] | None = None) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dragoman.bus import catalogue
-from dragoman.entries import builders
+from dragoman.entries import DELEGATE
 from dragoman.errors import DragomanError, JsonError, RoutingFailedError, ToolFailedError
 from dragoman.exchange import Options, ResponseFormat, SideEffects, StopReason, ToolDefinition
 from dragoman.jsontext import read_json
@@ -30,9 +30,10 @@ from dragoman.turn.telling import tell
 from dragoman.turn.values import AnswerEnded, TurnEnded
 
 if TYPE_CHECKING:
+    from dragoman.store import Session
     from dragoman.turn.agent import Agent
 
-NAME: Final = "delegate"
+NAME: Final = DELEGATE
 AT_ONCE: Final = 4
 TIMEOUT_S: Final = 300.0
 _NEEDS_MORE: Final = "INSUFFICIENT_CONTEXT"
@@ -81,6 +82,18 @@ def delegate_tool(agent: Agent) -> Tool:
             return await _Delegation(agent, input, context).result()
 
     return Tool(definition=_DEFINITION, run=run, timeout_s=TIMEOUT_S + 10)
+
+
+async def answer_task(agent: Agent, session_id: str, **terms: Any) -> tuple[TurnEnded, str]:
+    """Run one turn of an agent. Return how it ended, and the words of its last answer."""
+    text, ended = "", None
+    async for event in agent.turn(session_id, **terms):
+        if isinstance(event, AnswerEnded):
+            text = _words(event.row.message.content)
+        elif isinstance(event, TurnEnded):
+            ended = event
+    assert ended is not None  # a turn that raises nothing ends so
+    return ended, text
 
 
 class _Failed(Exception):  # noqa: N818  it never leaves this room
@@ -162,10 +175,10 @@ class _Delegation:
         return Options(max_output_tokens=self._max_tokens, response_format=wanted)
 
     async def _made_session(self) -> str:
-        """The worker's session, which names where it comes from; and the delegation in the trace."""
+        """The worker's session. It names the call that made it, and has the routing policy of its parent."""
         agent, context = self._agent, self._context
         parent = await agent.store.get_session(context.session_id)
-        if not self._has_model(parent.workspace_path):
+        if not self._has_model(parent):
             raise _Failed("no_model_available_for_tier", f"no model is set up for tier {self._tier!r}")
         origin = {
             "is_worker": True,
@@ -176,13 +189,12 @@ class _Delegation:
         made = await agent.store.create_session(
             title=f"Task: {self._task[:60]}",
             workspace_path=parent.workspace_path,
+            routing_policy=parent.routing_policy,
             user_id=parent.user_id,
             team_id=parent.team_id,
             metadata=origin,
         )
         self._session_id = made.id
-        entry = builders.create_delegation_entry(worker=self._tier, task=self._task, turn_id=context.turn_id)
-        await agent.store.entries.append(parent.id, entry, agent_key=agent.agent_key)
         tell(
             self._scope,
             catalogue.DelegateStarted(
@@ -194,24 +206,18 @@ class _Delegation:
         )
         return made.id
 
-    def _has_model(self, workspace: str) -> bool:
-        return self._tier in self._agent.policy().at(workspace).tiers or bool(self._agent.registry.of_tier(self._tier))
+    def _has_model(self, parent: Session) -> bool:
+        tiers = self._agent.policy(parent).at(parent.workspace_path).tiers
+        return self._tier in tiers or bool(self._agent.registry.of_tier(self._tier))
 
     async def _answered(self, worker: Agent, session_id: str, terms: dict[str, Any]) -> tuple[TurnEnded, str]:
         content = [TextBlock(text) for text in (*self._included, self._task)]
-        text, ended = "", None
         try:
-            async for event in worker.turn(session_id, content, **terms):
-                if isinstance(event, AnswerEnded):
-                    text = _words(event.row.message.content)
-                elif isinstance(event, TurnEnded):
-                    ended = event
+            return await answer_task(worker, session_id, content=content, **terms)
         except RoutingFailedError as error:
             raise _Failed("no_model_available_for_tier", str(error)) from None
         except DragomanError as error:
             raise _Failed("worker_error", str(error)) from None
-        assert ended is not None  # a turn that raises nothing ends so
-        return ended, text
 
     def _check(self, text: str, options: Options) -> None:
         if options.response_format is None:

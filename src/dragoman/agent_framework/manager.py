@@ -1,0 +1,276 @@
+"""A manager: it asks a planner what to do, gives tasks to workers, and writes down what came of them.
+
+    manager = ManagerAgent(planner=planner, memory=memory, workers={"schema": worker}, policies=None)
+    result = await manager.run("List all tables")      {"operation", "payload", "human_readable_summary"}
+
+A planner is an ``Agent`` of ours, or any object with ``plan(task, history)``. It returns an ``Action`` whose
+``tool_name`` is a worker, a list of them (these run at the same time), or a ``FinalResponse``. A worker is an ``Agent``
+of ours, any object with ``run(task)``, or a function. Each of these may be plain or a coroutine.
+
+The memory receives a ``task``; for each task that is given away a ``delegation``, and for its result an ``observation``
+and a ``global_observation``; at the end a ``synthesis`` of the results and a ``final``. Invariant: the same task is
+never given to the same worker twice in one run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.agent_framework.utils import message_builder as build
+from dragoman.entries import DELEGATE, Entry, words_of
+from dragoman.errors import DragomanError, InputError, RemoteFaultError
+from dragoman.exchange import SideEffects, ToolDefinition
+from dragoman.message import TextBlock, ToolResultBlock
+from dragoman.turn import Agent, Pending
+from dragoman.turn.delegation import AT_ONCE, answer_task
+
+MAX_STEPS: Final = 25
+Result = dict[str, Any]
+
+
+class Action(msgspec.Struct, frozen=True):
+    """What a planner wants done: ``tool_name`` is a worker, ``tool_args["task"]`` what it is to do."""
+
+    tool_name: str
+    tool_args: dict[str, Any] = {}
+
+
+class FinalResponse(msgspec.Struct, frozen=True):
+    """The answer of an agent. ``human_readable_summary`` is what a person reads."""
+
+    operation: str
+    payload: dict[str, Any]
+    human_readable_summary: str = ""
+
+    def model_dump(self) -> Result:
+        """The response as a dict."""
+        return msgspec.structs.asdict(self)
+
+
+class ManagerAgent:
+    """Runs a task with the help of workers.
+
+    ``policies`` may have ``completion``, whose ``is_complete(result, history, context)`` ends a run after a result, and
+    ``follow_up``, whose ``should_follow_up(result, phases, completed_phases, context)`` says whether the planner is
+    asked again. Without them the planner decides.
+    """
+
+    def __init__(
+        self,
+        planner: Any,
+        memory: Any,
+        workers: Mapping[str, Any] | Iterable[Any],
+        policies: Mapping[str, Any] | None = None,
+        *,
+        name: str = "ManagerAgent",
+        max_steps: int = MAX_STEPS,
+    ) -> None:
+        self.memory = memory
+        self.workers = _named(workers)
+        self.policies = policies or {}
+        self.name = name
+        self.max_steps = max_steps
+        self.planner = planner
+
+    async def run(self, task: str) -> Result:
+        """Do a task, and return what came of it as a dict with the three fields of ``FinalResponse``."""
+        return await _Run(self, task).result()
+
+
+class _Run:
+    """One task of a manager."""
+
+    def __init__(self, manager: ManagerAgent, task: str) -> None:
+        self._manager = manager
+        self._task = task
+        planner = manager.planner
+        self._planner = _AgentPlanner(planner, manager.workers) if isinstance(planner, Agent) else planner
+        self._written: list[Entry] = []
+        self._given: set[tuple[str, str]] = set()
+        self._results: list[tuple[str, Any]] = []
+
+    async def result(self) -> Result:
+        await self._add(build.create_task_entry(self._task))
+        for _ in range(self._manager.max_steps):
+            decision = await _awaited(self._planner.plan(self._task, await self._history()))
+            if hasattr(decision, "human_readable_summary"):
+                return await self._finished(_plain(decision))
+            await self._delegate(decision if isinstance(decision, list | tuple) else [decision])
+            if await self._is_over():
+                break
+        return await self._finished(self._aggregated())
+
+    async def _history(self) -> list[Entry]:
+        """What the memory knows, and what this run wrote that the memory leaves to the application to store."""
+        known = list(await _awaited(self._manager.memory.get_history()))
+        return [*known, *(entry for entry in self._written if entry not in known)]
+
+    async def _delegate(self, actions: Iterable[Any]) -> None:
+        """Write every delegation, run the workers at the same time, and write their results in the order asked."""
+        tasks: list[tuple[str, str, str | None]] = []
+        for action in actions:
+            worker, task = action.tool_name, str(action.tool_args.get("task") or self._task)
+            call_id = action.tool_args.get("tool_use_id")
+            known = {"tool_use_id": call_id} if call_id else {}
+            await self._add(build.create_delegation_entry(worker=worker, task=task, **known))
+            tasks.append((worker, task, call_id))
+        limit = asyncio.Semaphore(AT_ONCE)
+        running = [self._run_worker(worker, task, limit) for worker, task, _ in tasks]
+        for (worker, _, call_id), (result, failure) in zip(tasks, await asyncio.gather(*running), strict=True):
+            known = {"tool_use_id": call_id} if call_id else {}
+            if failure is not None:
+                await self._add(build.create_error_entry(str(failure), type(failure).__name__, **known))
+                continue
+            await self._add(build.create_observation_entry(result, **known))
+            broadcast = build.create_global_observation_entry(result, from_worker=worker, summary=_summary(result))
+            await self._add(broadcast, is_global=True)
+            self._results.append((worker, result))
+
+    async def _run_worker(self, name: str, task: str, limit: asyncio.Semaphore) -> tuple[Any, DragomanError | None]:
+        """The result of a worker, or the error that it ended with. An error that is not ours is the caller's."""
+        try:
+            if name not in self._manager.workers:
+                known = ", ".join(self._manager.workers) or "none"
+                raise InputError(f"there is no worker {name!r}; the workers are: {known}", where="delegation")
+            if (name, task) in self._given:
+                what = f"{name!r} was given this task before; use its result or change the task"
+                raise InputError(what, where="delegation")
+            self._given.add((name, task))
+            async with limit:
+                return _jsonable(await _work(self._manager.workers[name], task)), None
+        except DragomanError as error:
+            return None, error
+
+    async def _is_over(self) -> bool:
+        """Whether the policies end the run after the newest result."""
+        if not self._results:
+            return False
+        policies, result = self._manager.policies, self._results[-1][1]
+        context = {"task": self._task, "manager_name": self._manager.name}
+        completion, follow_up = policies.get("completion"), policies.get("follow_up")
+        if completion is not None and completion.is_complete(result, await self._history(), context):
+            return True
+        return follow_up is not None and not follow_up.should_follow_up(result, [], len(self._results), context)
+
+    def _aggregated(self) -> Result:
+        """What the workers found, where no planner put it together."""
+        summary = "\n\n".join(_summary(result) for _, result in self._results)
+        return {
+            "operation": "results" if self._results else "error",
+            "payload": {"results": [{"worker": worker, "result": result} for worker, result in self._results]},
+            "human_readable_summary": summary or "no worker came back with a result",
+        }
+
+    async def _finished(self, response: Result) -> Result:
+        if self._results:
+            content = {"results": dict(self._results), "summary": response["human_readable_summary"]}
+            await self._add(build.create_synthesis_entry(content, from_manager=self._manager.name), is_global=True)
+        await self._add(build.create_final_entry(response["human_readable_summary"]))
+        return response
+
+    async def _add(self, entry: Entry, *, is_global: bool = False) -> None:
+        memory = self._manager.memory
+        add = getattr(memory, "add_global", memory.add) if is_global else memory.add
+        await _awaited(add(entry))
+        self._written.append(entry)
+
+
+# --- planners and workers --------------------------------------------------------------------------------------------
+
+
+class _AgentPlanner:
+    """An ``Agent`` of ours as the planner of one run: its model gives a task away by calling the tool ``delegate``."""
+
+    def __init__(self, agent: Agent, workers: Iterable[str]) -> None:
+        self._agent = agent
+        self._tools = (_delegate_definition(list(workers)),)
+        self._session_id: str | None = None
+        self._pending: tuple[Pending, ...] = ()
+
+    async def plan(self, task: str, history: list[Entry]) -> list[Action] | FinalResponse:
+        if self._session_id is None:
+            self._session_id = (await self._agent.store.create_session(title=f"Manager: {task[:60]}")).id
+            known = "\n\n".join(words_of(entry)[0] for entry in history[:-1])  # the last entry is the task
+            asked: dict[str, Any] = {"content": task, "context": known or None}
+        else:
+            asked = {"answers": tuple(_answer(one.call_id, history) for one in self._pending)}
+        ended, text = await answer_task(self._agent, self._session_id, tools=self._tools, **asked)
+        if ended.fault is not None:
+            raise RemoteFaultError(ended.fault)
+        self._pending = ended.pending
+        if not ended.pending:
+            return FinalResponse("display_message", {"message": text}, text)
+        return [Action(one.input["worker"], {**one.input, "tool_use_id": one.call_id}) for one in ended.pending]
+
+
+def _delegate_definition(workers: list[str]) -> ToolDefinition:
+    return ToolDefinition(
+        name=DELEGATE,
+        description="Give a task to a worker. It returns the worker's result.",
+        input_schema={
+            "type": "object",
+            "properties": {
+                "worker": {"type": "string", "enum": workers, "description": "Who does it"},
+                "task": {"type": "string", "description": "What to do, in full"},
+            },
+            "required": ["worker", "task"],
+            "additionalProperties": False,
+        },
+        side_effects=SideEffects.NONE,
+        requires_workspace=False,
+    )
+
+
+def _answer(call_id: str, history: list[Entry]) -> ToolResultBlock:
+    """What the history says came of a call."""
+    found = next(entry for entry in reversed(history) if entry.get("tool_use_id") == call_id)
+    return ToolResultBlock(call_id, (TextBlock(_summary(found["content"])),), is_error=found["type"] == "error")
+
+
+def _named(workers: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
+    """Workers by name. One of a list has its own ``name`` or ``agent_key``, or the name of its place."""
+    if isinstance(workers, Mapping):
+        return dict(workers)
+    named: dict[str, Any] = {}
+    for place, worker in enumerate(workers or ()):
+        own = getattr(worker, "name", None) or getattr(worker, "agent_key", None)
+        named[own if own and own not in named else f"worker{place}"] = worker
+    return named
+
+
+async def _work(worker: Any, task: str) -> Any:
+    """The result of a worker for a task."""
+    if isinstance(worker, Agent):
+        session = await worker.store.create_session(title=f"Task: {task[:60]}", metadata={"is_worker": True})
+        ended, text = await answer_task(worker, session.id, content=task, is_worker=True)
+        if ended.fault is not None:
+            raise RemoteFaultError(ended.fault)
+        return text
+    return await _awaited(worker.run(task) if hasattr(worker, "run") else worker(task))
+
+
+async def _awaited(given: Any) -> Any:
+    """A value, or what a coroutine returns."""
+    return await given if inspect.isawaitable(given) else given
+
+
+def _plain(response: Any) -> Result:
+    """A response as a dict of its three fields."""
+    return {name: getattr(response, name) for name in ("operation", "payload", "human_readable_summary")}
+
+
+def _jsonable(result: Any) -> Any:
+    """A result that an entry can hold: a response becomes a dict, and what is not JSON becomes its text."""
+    return _plain(result) if hasattr(result, "human_readable_summary") else msgspec.to_builtins(result, enc_hook=str)
+
+
+def _summary(result: Any) -> str:
+    """A result in words."""
+    if isinstance(result, Mapping) and isinstance(result.get("human_readable_summary"), str):
+        return str(result["human_readable_summary"])
+    return result if isinstance(result, str) else msgspec.json.encode(result).decode()
