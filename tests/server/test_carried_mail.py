@@ -61,3 +61,39 @@ async def received(base_url: str, count: int) -> set[str]:
             if len(seen) == count:
                 break
     return seen
+
+
+async def test_health_tells_when_a_mailbox_is_not_served(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "broker")
+    with running(broker):
+        async with serving(tmp_path, nats=(broker.url,)) as server:
+            transport: Any = server.doors.mail.transport
+            transport._redeliver_s = 0.5
+            take = transport._take
+
+            async def crash(_: Any) -> Any:
+                raise RuntimeError("a defect that nobody has thought of")
+
+            transport._take = crash
+            async with RemoteMail(server.base_url, wait_s=0) as mail, asyncio.timeout(60):
+                assert await mail.receive("ARCH") == []
+                await mail.send(result(1))
+                health = await eventually(server, status="degraded")
+                assert (health["mail"], health["store"]) == ("failing", "reachable")
+                async with server.client.get("/metrics", headers={"accept": "text/plain"}) as answer:
+                    assert "dragoman_mail_delivery_ok 0.0" in (await answer.text()).splitlines()
+                transport._take = take
+                assert (await eventually(server, status="ok"))["mail"] == "ok"
+                assert await received(server.base_url, 1) == {"m1"}
+            broker.kill()
+            assert (await eventually(server, mail="not connected"))["status"] == "ok"  # letters are taken all the same
+
+
+async def eventually(server: Any, **wanted: str) -> dict[str, Any]:
+    """The health of a server as soon as it is this."""
+    async with asyncio.timeout(60):
+        while True:
+            said: dict[str, Any] = await told(server.client.get("/healthz"))
+            if wanted.items() <= said.items():
+                return said
+            await asyncio.sleep(0.02)

@@ -158,9 +158,11 @@ def _read_with_nan(data: bytes | str) -> Any:
     if b"NaN" not in given and b"Infinity" not in given:
         return None
     try:
-        return json.loads(given)
+        plain = json.loads(given)
+        json.dumps(plain, ensure_ascii=False).encode()  # which fails for a lone surrogate
     except (ValueError, RecursionError):
         return None
+    return plain
 
 
 class _Reading:
@@ -406,7 +408,7 @@ _HINTS: Final[dict[str, Any]] = {
 def _if_it_is(hint: Any, given: Any) -> Any:
     try:
         return msgspec.convert(given, hint)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):  # the second one for a lone surrogate
         return None
 
 

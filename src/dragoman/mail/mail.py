@@ -77,6 +77,10 @@ class Transport(Protocol):
     async def attend(self, recipient_id: str, team_id: str) -> None:
         """Bring the letters of this recipient to this store from now on."""
 
+    @property
+    def state(self) -> str:
+        """``ok``, ``not connected`` or ``failing``."""
+
     async def health(self) -> Mapping[str, Any]:
         """How safe a letter is on the way, in words, and how many are."""
 
@@ -250,8 +254,11 @@ class Mail:
         except InputError as error:
             return await self.bury(data, error)
 
-    async def bury(self, data: bytes, error: DragomanError) -> DeadLetter:
-        """Keep bytes that are no letter, sealed, and tell whoever sent them, if that can be told."""
+    async def bury(self, data: bytes, error: DragomanError, *, recipient_id: str | None = None) -> DeadLetter:
+        """Keep bytes that are no letter, sealed, and tell whoever sent them, if that can be told.
+
+        ``recipient_id`` is the mailbox that they were sent to; without it, the one that they name.
+        """
         hints = hints_from(data)
         now = self.store.clock()
         told = refusal(hints, error.code, self._redactor.text(error.what), self.store.new_id(), now)
@@ -259,7 +266,7 @@ class Mail:
         dead = await self.store.mail.bury(
             reason=error.code,
             error=self._redactor.text(error.what),
-            recipient_id=hints.recipient_id or "",
+            recipient_id=recipient_id or hints.recipient_id or "",
             team_id=self.team_id,
             letter_id=hints.message_id,
             sender_id=hints.sender_id,
@@ -492,12 +499,18 @@ class Mail:
         self.waking.wake(_box(receipt.recipient_id, self.team_id))
         return receipt
 
+    @property
+    def state(self) -> str:
+        """``ok``; ``not connected`` while letters wait for a broker; ``failing`` while a task of mail does not work."""
+        return "ok" if self.transport is None else self.transport.state
+
     async def health(self) -> dict[str, Any]:
         """How safe letters are, in words, and how many are on their way."""
         counts = await self.store.mail.counts()
         told: dict[str, Any] = {
             "durability": self.store.durability,
             "transport": "embedded" if self.transport is None else type(self.transport).__name__,
+            "state": self.state,
             "waiting": sum(one.ready + one.waiting + one.leased + one.behind + one.held for one in counts),
             "away": sum(one.away for one in counts),
             "dead": sum(one.dead for one in counts),

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
@@ -27,11 +28,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dragoman.errors import DragomanError, FormatError, InputError, TransportError
+from dragoman.errors import DragomanError, FormatError, StorageError, StoreUnusableError, TransportError
 from dragoman.letters import read_letter
 from dragoman.letters.kept import Posted
+from dragoman.letters.types import Name
 from dragoman.mail.mail import OUTBOX
 from dragoman.mail.posting import packed, unpacked
+from dragoman.mail.supervisor import Supervisor
 
 try:
     import nats.errors
@@ -49,6 +52,8 @@ if TYPE_CHECKING:
 
     from dragoman.mail.mail import Mail
 
+    Taken = tuple[Msg, Posted]
+
 Key = tuple[str, str, str]
 _log: Final = logging.getLogger("dragoman.mail.nats")
 _ROOM: Final = 1024  # for the headers, which count as well
@@ -59,6 +64,9 @@ _RECONNECT_S: Final = 0.25
 _CLOSING_S: Final = 5.0
 _ORIGIN: Final = "Dragoman-Origin"
 _MESSAGE_ID: Final = "Nats-Msg-Id"
+_STORE_AWAY: Final = (StorageError, StoreUnusableError)
+_MOST_RAW: Final = 64 * 1024  # bytes that are kept of a message that is no letter
+_UNREADABLE: Final = "it cannot be read ({})"
 _TROUBLE: Final = (nats.errors.Error, OSError, TimeoutError, EOFError)
 
 
@@ -92,8 +100,9 @@ class NatsTransport:
         self._client: Client | None = None
         self._js: JetStreamContext | None = None
         self._origin = ""
+        self._refusal = ""
         self._connected = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._supervisor = Supervisor("dragoman-nats")
         self._attended: set[tuple[str, str]] = set()
 
     # --- opening -----------------------------------------------------------------------------------------------------
@@ -103,26 +112,17 @@ class NatsTransport:
         self._mail = mail
         self._origin = await mail.store.mail.origin()
         await mail.store.mail.hurry()  # whoever sent something before may have died before the receipt
-        self._start(self._stay_connected(), "connect")
-        self._start(self._relay(), "relay")
+        self._supervisor.start("connect", self._stay_connected)
+        self._supervisor.start("relay", self._relay)
 
     async def close(self) -> None:
         """Stop. What is in the outbox stays there."""
-        tasks, self._tasks = self._tasks, set()
-        while tasks:  # the client may forget that it was cancelled, in asyncio.wait_for of Python 3.11
-            for task in tasks:
-                task.cancel()
-            _, tasks = await asyncio.wait(tasks, timeout=1)
+        await self._supervisor.stop()
         client, self._client, self._js = self._client, None, None
         self._connected.clear()
         self._attended.clear()
         if client is not None:
             await _ended(client.close())
-
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=f"dragoman-nats-{name}")
-        self._tasks.add(task)
-        task.add_done_callback(_told)
 
     async def _stay_connected(self) -> None:
         """Connect, however long it takes, and again whenever the connection is lost."""
@@ -131,9 +131,10 @@ class NatsTransport:
             try:
                 client = await self._connection(lost)
             except _TROUBLE as error:
-                _log.debug("no broker at %s: %s", ", ".join(self._servers), error)
+                self._log_refusal(f"{type(error).__name__}: {error}")
                 await asyncio.sleep(_RECONNECT_S)
                 continue
+            self._refusal = ""
             self._client, self._js = client, client.jetstream(timeout=_PUBLISH_S)
             self.most_bytes = client.max_payload - _ROOM
             with contextlib.suppress(*_TROUBLE):
@@ -143,6 +144,12 @@ class NatsTransport:
                 await lost.wait()
             self._connected.clear()
             await _ended(client.close())
+
+    def _log_refusal(self, reason: str) -> None:
+        """Log why there is no connection: once as a warning, then only when the reason changes."""
+        level = logging.DEBUG if reason == self._refusal else logging.WARNING
+        self._refusal = reason
+        _log.log(level, "no connection to NATS: %s. Letters stay in the outbox meanwhile", reason)
 
     async def _connection(self, lost: asyncio.Event) -> Client:
         """A connection that is not mended when it is lost: the client would leave sockets open behind it."""
@@ -204,6 +211,8 @@ class NatsTransport:
                 except (DragomanError, *_TROUBLE) as error:
                     _log.warning("letters are kept, and sent later: %s", error)
                     sent = 0
+                else:
+                    self._supervisor.report_success("relay")
                 if sent:
                     wait.found()
                 else:
@@ -266,14 +275,19 @@ class NatsTransport:
     def _subject(self, recipient_id: str, team_id: str) -> str:
         return f"{self._prefix}.{team_id.encode().hex() or '_'}.{recipient_id}"
 
+    def _mailbox_of(self, subject: str) -> tuple[str, str]:
+        """The recipient and the team that a subject names. Only subjects that this store asked for come here."""
+        team, _, recipient_id = subject.removeprefix(f"{self._prefix}.").partition(".")
+        return recipient_id, "" if team == "_" else bytes.fromhex(team).decode()
+
     async def _receipt(self, message: Msg) -> None:
         """The recipients' side has committed letters of ours."""
         assert self._mail is not None
         try:
             keys = msgspec.json.decode(message.data, type=list[Key])
             await self._mail.store.mail.receipts(keys)
-        except (msgspec.MsgspecError, DragomanError) as error:  # they are sent again, and there will be another
-            _log.warning("a receipt was not taken: %s", error)
+        except Exception as error:  # noqa: BLE001  the entry point of a message: a bad receipt changes nothing
+            _log.warning("a receipt was refused (%s); its letters are sent again", type(error).__name__)
             return
         self._mail.waking.wake(OUTBOX)
 
@@ -281,21 +295,25 @@ class NatsTransport:
 
     async def attend(self, recipient_id: str, team_id: str) -> None:
         """Bring the letters of a recipient to this store, from now on and until this is closed."""
-        if (recipient_id, team_id) not in self._attended:
-            self._attended.add((recipient_id, team_id))
-            self._start(self._pull(recipient_id, team_id), f"pull-{recipient_id}")
+        if (recipient_id, team_id) in self._attended or not _is_name(recipient_id):
+            return  # no letter can be addressed to what is no name, and a subject could be a pattern
+        self._attended.add((recipient_id, team_id))
+        name = f"pull {recipient_id}" + (f" of {team_id}" if team_id else "")
+        self._supervisor.start(name, functools.partial(self._pull, name, recipient_id, team_id))
 
-    async def _pull(self, recipient_id: str, team_id: str) -> None:
+    async def _pull(self, name: str, recipient_id: str, team_id: str) -> None:
         while True:
             await self._connected.wait()
             try:
                 subscription = await self._consumer(recipient_id, team_id)
                 try:
-                    await self._pull_from(subscription)
+                    await self._pull_from(subscription, name)
                 finally:
                     await _ended(subscription.unsubscribe())
             except _TROUBLE as error:
                 _log.debug("the letters of %s are waited for: %s", recipient_id, error)
+                if self._connected.is_set():
+                    self._supervisor.report_failure(name, type(error).__name__)
                 await asyncio.sleep(_RECONNECT_S)
 
     async def _consumer(self, recipient_id: str, team_id: str) -> Any:
@@ -313,7 +331,7 @@ class NatsTransport:
         await self._js.add_consumer(self._stream, config)
         return await self._js.pull_subscribe_bind(consumer=name, stream=self._stream)
 
-    async def _pull_from(self, subscription: Any) -> None:
+    async def _pull_from(self, subscription: Any, name: str) -> None:
         """Take letters until something is wrong with the consumer. While some are acknowledged, the next ones come."""
         acknowledging: asyncio.Task[None] | None = None
         try:
@@ -322,64 +340,79 @@ class NatsTransport:
                     messages = await subscription.fetch(self._batch, timeout=_FETCH_S)
                 except TimeoutError:
                     await subscription.consumer_info()  # which fails if the broker has lost it
+                    self._supervisor.report_success(name)
                     continue
-                origins = await self._take(messages)
+                taken = await self._take(messages)
+                self._supervisor.report_success(name)
                 if acknowledging is not None:
                     await acknowledging
-                if origins is not None:
-                    acknowledging = asyncio.create_task(self._acknowledge_all(messages, origins))
+                acknowledging = asyncio.create_task(self._acknowledge_all(taken))
         finally:
             if acknowledging is not None:
                 acknowledging.cancel()
                 await asyncio.wait([acknowledging])
 
-    async def _take(self, messages: Sequence[Msg]) -> dict[str, list[Key]] | None:
-        """Commit what has arrived; whose outboxes it came from, or nothing if it was not committed."""
+    async def _take(self, messages: Sequence[Msg]) -> list[Taken]:
+        """Commit what has arrived; what is committed. The rest is a dead letter, or comes again."""
         assert self._mail is not None
-        found: list[Posted] = []
-        origins: dict[str, list[Key]] = {}
-        try:
-            for message in messages:
-                posted = await self._read(message)
-                if posted is not None:
-                    found.append(posted)
-                    origins.setdefault((message.headers or {}).get(_ORIGIN, ""), []).append(_key(posted))
-            if found:
-                foreign = {key for origin, keys in origins.items() if origin != self._origin for key in keys}
-                await self._mail.store.mail.arrive(found, foreign)
-        except DragomanError as error:
-            _log.warning("letters were not taken, and come again: %s", error)
-            for message in messages:
-                with contextlib.suppress(*_TROUBLE):
-                    await message.nak(delay=1)
-            return None
-        for posted in found:
+        read = [(message, posted) for message in messages if (posted := await self._read(message)) is not None]
+        taken = await self._store(read)
+        for _, posted in taken:
             self._mail.waking.wake(f"{posted.team_id}/{posted.recipient_id}")
         self._mail.waking.wake(OUTBOX)  # the next ones of their tasks
-        return origins
+        return taken
 
-    async def _acknowledge_all(self, messages: Sequence[Msg], origins: Mapping[str, list[Key]]) -> None:
+    async def _store(self, read: list[Taken]) -> list[Taken]:
+        """Commit letters together; where that fails because of one of them, one by one."""
+        assert self._mail is not None
+        if not read:
+            return []
+        foreign = {_key(posted) for message, posted in read if _origin_of(message) != self._origin}
+        try:
+            await self._mail.store.mail.arrive([posted for _, posted in read], foreign)
+        except _STORE_AWAY as error:
+            _log.warning("letters were not stored, and come again: %s", error)
+            for message, _ in read:
+                await _deliver_again(message)
+            return []
+        except Exception as error:  # noqa: BLE001  whatever a letter does to the store, the next one is not to blame
+            if len(read) == 1:
+                await self._bury(read[0][0], error)
+                return []
+            return [one for letter in read for one in await self._store([letter])]
+        return read
+
+    async def _acknowledge_all(self, taken: Sequence[Taken]) -> None:
         """Tell the senders, and the broker, that letters have arrived."""
+        origins: dict[str, list[Key]] = {}
+        for message, posted in taken:
+            origins.setdefault(_origin_of(message), []).append(_key(posted))
         await self._send_receipts(origins)
-        for message in messages:
+        for message, _ in taken:
             await self._acknowledge(message)
 
     async def _read(self, message: Msg) -> Posted | None:
         """The letter of a message; what is none is a dead letter, and is not brought again."""
-        assert self._mail is not None
         try:
-            posted = unpacked(message.data)
-            letter = read_letter(posted.text.encode())
-            said = (letter.recipient_id, letter.sender_id, letter.task_id, letter.type)
-            if said != (posted.recipient_id, posted.sender_id, posted.task_id, posted.type):
-                raise FormatError("what a transport has brought contradicts itself")
-        except msgspec.MsgspecError:
-            await self._mail.bury(message.data, FormatError("what a transport has brought is no letter"))
-        except InputError as error:
-            await self._mail.bury(message.data, error)
-        else:
-            return posted
+            return _letter_in(message)
+        except Exception as error:  # noqa: BLE001  whatever a message does to its reader, the next one is not to blame
+            await self._bury(message, error)
         return None
+
+    async def _bury(self, message: Msg, error: Exception) -> None:
+        """Keep what cannot be delivered as a dead letter, and let the broker forget it."""
+        assert self._mail is not None
+        recipient_id, team_id = self._mailbox_of(message.subject)
+        reason = error if isinstance(error, DragomanError) else FormatError(_UNREADABLE.format(type(error).__name__))
+        _log.warning("a message to %s is no letter that can be delivered [%s]", recipient_id, reason.code)
+        try:
+            await self._mail.of(team_id=team_id).bury(message.data[:_MOST_RAW], reason, recipient_id=recipient_id)
+        except _STORE_AWAY as failure:
+            _log.warning("a dead letter was not stored, and comes again: %s", failure)
+            await _deliver_again(message)
+            return
+        with contextlib.suppress(*_TROUBLE):
+            await message.term()
 
     async def _acknowledge(self, message: Msg) -> None:
         with contextlib.suppress(*_TROUBLE):  # nobody waits for an answer: it comes again, and the inbox knows it
@@ -394,10 +427,22 @@ class NatsTransport:
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
+    @property
+    def state(self) -> str:
+        """``ok``; ``not connected`` while there is no broker; ``failing`` while a task does not work."""
+        if self._supervisor.failures():
+            return "failing"
+        return "ok" if self._is_connected else "not connected"
+
+    @property
+    def _is_connected(self) -> bool:
+        return self._client is not None and self._client.is_connected
+
     async def health(self) -> Mapping[str, Any]:
         """Whether the broker is there, and how safe what it has is. The outbox keeps every letter in any case."""
         return {
-            "broker": "connected" if self._client is not None and self._client.is_connected else "not connected",
+            "failing": self._supervisor.failures(),
+            "broker": "connected" if self._is_connected else "not connected",
             "delivery_durability": await self._durability(),
             "kept_until_receipt": True,
         }
@@ -438,10 +483,36 @@ async def _ended(ending: Coroutine[Any, Any, None]) -> None:
             await ending
 
 
-def _told(task: asyncio.Task[None]) -> None:
-    """What ends is to be known: nothing here ends by itself."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("%s has ended: %r", task.get_name(), error)
+def _letter_in(message: Msg) -> Posted:
+    """The letter of a message; an ``InputError``, or whatever a reader raises, if there is none in it."""
+    try:
+        posted = unpacked(message.data)
+    except msgspec.MsgspecError:
+        raise FormatError("what a transport has brought is no letter") from None
+    letter = read_letter(posted.text.encode())
+    said = (letter.recipient_id, letter.sender_id, letter.task_id, letter.type, letter.message_id or posted.letter_id)
+    if said != (posted.recipient_id, posted.sender_id, posted.task_id, posted.type, posted.letter_id):
+        raise FormatError("what a transport has brought contradicts itself")
+    return posted
+
+
+def _origin_of(message: Msg) -> str:
+    """The store that a message comes from."""
+    return str((message.headers or {}).get(_ORIGIN, ""))
+
+
+async def _deliver_again(message: Msg) -> None:
+    """Have the broker bring a message again after a second."""
+    with contextlib.suppress(*_TROUBLE):
+        await message.nak(delay=1)
+
+
+def _is_name(text: str) -> bool:
+    try:
+        msgspec.convert(text, Name)
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        return False
+    return True
 
 
 def _key(posted: Posted) -> Key:

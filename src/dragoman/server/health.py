@@ -20,16 +20,18 @@ _PATIENCE_S: Final = 5.0
 class Health(msgspec.Struct, frozen=True):
     """How it is."""
 
-    status: str  # ok, or unavailable
+    status: str  # ok, degraded (mail does not work) or unavailable (the store does not)
     version: str
     durability: str  # power-safe, process-crash-safe or memory
     store: str  # reachable, or unreachable
     worker: int  # the process that answered
+    mail: str  # ok, not connected (to NATS: letters wait in the outbox) or failing (a task of mail does not work)
 
 
 async def healthz(request: Request) -> Response:
-    """Ask the store something small."""
-    store = doors_of(request).store
+    """Ask the store something small, and mail how it is."""
+    doors = doors_of(request)
+    store, mail = doors.store, doors.mail.state
     try:
         async with asyncio.timeout(_PATIENCE_S):
             await store.list_sessions(limit=1)
@@ -37,11 +39,12 @@ async def healthz(request: Request) -> Response:
     except Exception:
         is_well = False
     health = Health(
-        "ok" if is_well else "unavailable",
+        "unavailable" if not is_well else "degraded" if mail == "failing" else "ok",
         dragoman.__version__,
         store.durability,
         "reachable" if is_well else "unreachable",
         os.getpid(),
+        mail,
     )
     return Response(msgspec.json.encode(health), 200 if is_well else 503, media_type="application/json")
 

@@ -61,6 +61,7 @@ class DeliveryMeasures(msgspec.Struct, frozen=True, kw_only=True):
 
     transport: str  # embedded, or what carries letters to other stores
     durability: str  # of the store, which has every letter until it is done
+    state: str  # ok, not connected, or failing: a task that sends or receives letters does not work
     broker: str | None = None  # connected, or not connected
     delivery_durability: str | None = None  # of what is on its way
 
@@ -184,6 +185,8 @@ class _Collector:
         yield from _of_groups("agent", [(one.agent_id, one) for one in made.agents])
         yield from _of_groups("model", [(one.model, one) for one in made.models])
         yield from _of_mail(made.mail)
+        is_well = made.delivery.state == "ok"
+        yield _gauge("mail_delivery_ok", "Whether letters are sent and received.", (), [((), is_well)])
         if made.delivery.broker is not None:
             is_there = made.delivery.broker == "connected"
             yield _gauge("broker_connected", "Whether a broker is there.", (), [((), is_there)])

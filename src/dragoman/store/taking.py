@@ -193,29 +193,34 @@ def arrive(
 ) -> Generator[Statement, Rows, list[Receipt]]:
     """Take letters that a transport has brought. What is there already changes nothing; a false one is dead.
 
-    ``elsewhere`` are those that another store has in its outbox, and this one has not.
+    ``elsewhere`` are those that another store has in its outbox, and this one has not. A false letter has the id of
+    another one and other content. Invariant: it takes nothing out of the outbox.
     """
     known = yield from _states(letters)
-    fresh: dict[Key, Posted] = {}
+    first: dict[Key, Posted] = {}
     for posted in letters:
-        if key_of(posted) not in known:
-            fresh.setdefault(key_of(posted), posted)
-    kept = yield from _fingerprints(fresh)
+        first.setdefault(key_of(posted), posted)
+    kept = yield from _fingerprints(first)
+    content = {**{key: posted.fingerprint for key, posted in first.items()}, **kept}
+    fresh = {key: posted for key, posted in first.items() if key not in known}
     new = [posted for key, posted in fresh.items() if key not in kept]  # the others were sent from here, or are false
-    true = [posted for key, posted in fresh.items() if kept.get(key, posted.fingerprint) == posted.fingerprint]
+    true = [posted for key, posted in fresh.items() if content[key] == posted.fingerprint]
     yield from keep_all(new, now)
     yield from tasks.note_all(new, now)
     placed = yield from _into_all("inbox", true, now)  # whoever sent them has held them
     yield from tasks.let_go_all(new)
     states = {**known, **placed}
     receipts: list[Receipt] = []
+    arrived: list[Key] = []
     for posted in letters:
         key = key_of(posted)
-        if key not in states:
+        if content[key] != posted.fingerprint:
             yield from bury(buried(posted, "letter_conflict", OTHER_CONTENT, now, id_of()))
-        is_new = placed.pop(key, None) is not None
-        receipts.append(receipt_of(posted, states.get(key, "dead"), is_new=is_new))
-    yield from received_all([key for key in map(key_of, letters) if key not in elsewhere])
+            receipts.append(receipt_of(posted, "dead", is_new=False))
+            continue
+        arrived.append(key)
+        receipts.append(receipt_of(posted, states[key], is_new=placed.pop(key, None) is not None))
+    yield from received_all([key for key in arrived if key not in elsewhere])
     return receipts
 
 

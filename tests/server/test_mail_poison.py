@@ -1,0 +1,48 @@
+"""Bodies that break their reader, over a real socket: a clear refusal each, never a failure of the server."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from dragoman.letters import write_letter
+from tests.mail.conftest import failure, request, result
+from tests.mail.mutants import mutants
+from tests.mail.test_poison import POISON
+from tests.server.conftest import Serving
+from tests.server.test_threads import code_of
+from tests.store.faults.conftest import IS_LONG, chance
+
+__all__ = ["chance"]
+
+MUTANTS = 2_000 if IS_LONG else 240
+_JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize("path", ["/api/v1/mail", "/evaluate", "/api/v1/mail/evaluate"])
+async def test_a_lone_surrogate_and_nan_are_refused_with_a_clear_text(chat_server: Serving, path: str) -> None:
+    async with chat_server.client.post(path, data=POISON, headers=_JSON) as answer:
+        assert answer.status == 400
+        told = (await answer.json())["error"]
+    assert (told["code"], told["message"]) == ("invalid_json", "NaN is not JSON")
+
+
+async def test_what_is_refused_is_kept_among_the_dead_letters(chat_server: Serving) -> None:
+    assert await code_of(chat_server.client.post("/api/v1/mail", data=POISON, headers=_JSON), 400) == "invalid_json"
+    (dead,) = await chat_server.doors.mail.dead_letters()
+    assert chat_server.doors.mail.raw_of(dead) == POISON
+
+
+@pytest.mark.parametrize("path", ["/api/v1/mail", "/evaluate"])
+async def test_no_mutated_letter_makes_the_server_fail(chat_server: Serving, path: str, chance: random.Random) -> None:
+    statuses: Counter[int] = Counter()
+    for letter in (result(score=0.5), failure(), request()):
+        for body in mutants(write_letter(letter), chance, MUTANTS // 6):
+            async with chat_server.client.post(path, data=body, headers=_JSON) as answer:
+                statuses[answer.status] += 1
+    assert {status // 100 for status in statuses} <= {2, 4}, statuses
+    assert statuses[422], statuses
+    async with chat_server.client.post(path, data=write_letter(result("GOOD", score=1)), headers=_JSON) as answer:
+        assert answer.status == 201
