@@ -85,7 +85,43 @@ async def test_a_key_of_an_agent_does_not_judge_in_the_name_of_another(server: S
     bound = await server.key("bot", scopes=("mail", "agent:QA"), team_id="ops")
     said = {"task_id": "T-1", "evaluator": "ARCH", "score": 1}
     assert await code_of(post(server, said, bound), 403) == "sender_mismatch"
+    assert await code_of(post(server, {**said, "evaluator": "bot"}, bound), 403) == "sender_mismatch"
     assert await code_of(post(server, EXAMPLES["evaluated"], bound), 403) == "sender_mismatch"
+
+
+@at_both
+async def test_the_recipient_of_a_letter_does_not_post_its_score_in_the_name_of_the_sender(
+    server: Serving, where: str
+) -> None:
+    letter, path = EXAMPLES["evaluated"], f"{where}/evaluate"
+    recipient = await server.key("bot", scopes=("mail", f"agent:{letter['recipient_id']}"), team_id="ops")
+    assert await code_of(post(server, letter, recipient, path), 403) == "sender_mismatch"
+    assert await server.store.evaluations() == []
+    sender = await server.key("bot", scopes=("mail", f"agent:{letter['sender_id']}"), team_id="ops")
+    made = await told(post(server, letter, sender, path), 201)
+    assert made["evaluation"]["evaluator"] == letter["sender_id"]
+
+
+async def test_a_person_judges_as_themselves_or_as_an_agent_of_the_team_and_not_as_another_person(
+    server: Serving,
+) -> None:
+    said = {"task_id": "T-1", "score": 1}
+    assert await code_of(post(server, {**said, "evaluator": "grace"}), 403) == "sender_mismatch"
+    for evaluator in ("ada", "QA"):
+        made = await told(post(server, {**said, "evaluator": evaluator}), 201)
+        assert made["evaluation"]["evaluator"] == evaluator
+
+
+async def test_the_id_of_a_letter_used_by_another_sender_does_not_hide_its_score(server: Serving) -> None:
+    letter = EXAMPLES["evaluated"]
+    named = {**letter, "context": {"message_id": "m1"}}
+    eve = await server.key("eve", scopes=("mail", "agent:EVE"), team_id="ops")
+    await told(post(server, {**named, "sender_id": "EVE"}, eve), 201)
+    for _ in range(2):
+        made = await told(post(server, named), 201)
+        assert made["evaluation"]["evaluator"] == letter["sender_id"]
+    found = await told(get(server, f"/evaluation/{letter['task_id']}"))
+    assert sorted(one["evaluator"] for one in found["evaluations"]) == [letter["sender_id"], "EVE"]
 
 
 async def test_the_same_key_again_records_nothing_new(server: Serving) -> None:

@@ -412,6 +412,11 @@ def _if_it_is(hint: Any, given: Any) -> Any:
         return None
 
 
+def is_agent_name(text: str) -> bool:
+    """Whether a text can be the id of an agent."""
+    return _if_it_is(Name, text) is not None
+
+
 # --- words -----------------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ that routing learns from it. The one rule: a letter is one evaluation, however o
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeGuard
 
 import msgspec
@@ -115,11 +116,11 @@ async def record_result(
     said = letter.payload
     taken = None if said.metrics is UNSET or said.metrics.duration_ms is UNSET else float(said.metrics.duration_ms)
     plan = letter.context.get("plan_id") if letter.context else None
-    return await _recorded(
+    record = functools.partial(
+        _recorded,
         store,
         session,
         turn_id or letter.turn_id,
-        key=f"letter\0{letter.recipient_id}\0{letter_id(letter)}",
         team_id=team_id,
         task_id=letter.task_id,
         agent_id=letter.sender_id,
@@ -130,6 +131,11 @@ async def record_result(
         duration_ms=taken if said.duration_sec is UNSET else said.duration_sec * 1000,
         notes=None if said.notes is UNSET else said.notes,
     )
+    key = f"letter\0{letter.recipient_id}\0{letter_id(letter)}"
+    made = await record(key=key)
+    if made.evaluator != letter.sender_id:  # another sender has used the same id, which must not hide this letter
+        made = await record(key=f"{key}\0{letter.sender_id}")
+    return made
 
 
 def says_how_it_went(letter: Letter) -> TypeGuard[TaskResultLetter]:

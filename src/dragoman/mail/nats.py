@@ -29,9 +29,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dragoman.errors import DragomanError, FormatError, StorageError, StoreUnusableError, TransportError
-from dragoman.letters import read_letter
+from dragoman.letters import is_agent_name, read_letter
 from dragoman.letters.kept import Posted
-from dragoman.letters.types import Name
 from dragoman.mail.mail import OUTBOX
 from dragoman.mail.posting import packed, unpacked
 from dragoman.mail.supervisor import Supervisor
@@ -295,7 +294,7 @@ class NatsTransport:
 
     async def attend(self, recipient_id: str, team_id: str) -> None:
         """Bring the letters of a recipient to this store, from now on and until this is closed."""
-        if (recipient_id, team_id) in self._attended or not _is_name(recipient_id):
+        if (recipient_id, team_id) in self._attended or not is_agent_name(recipient_id):
             return  # no letter can be addressed to what is no name, and a subject could be a pattern
         self._attended.add((recipient_id, team_id))
         name = f"pull {recipient_id}" + (f" of {team_id}" if team_id else "")
@@ -505,14 +504,6 @@ async def _deliver_again(message: Msg) -> None:
     """Have the broker bring a message again after a second."""
     with contextlib.suppress(*_TROUBLE):
         await message.nak(delay=1)
-
-
-def _is_name(text: str) -> bool:
-    try:
-        msgspec.convert(text, Name)
-    except (msgspec.ValidationError, UnicodeEncodeError):
-        return False
-    return True
 
 
 def _key(posted: Posted) -> Key:

@@ -1,7 +1,7 @@
 """How well tasks went: ``POST /evaluate``, ``GET /evaluation/{task_id}``, and summaries of agents and models.
 
 What comes in is a task_result letter, or what somebody says about a task; several may judge the same one. The one rule:
-what one team has recorded is not there for another.
+what one team has recorded is not there for another. Who judges is decided by the caller's key.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dragoman.mail.evaluation import (
 from dragoman.server.answers import answer
 from dragoman.server.asking import read_as, text_param, whole_number
 from dragoman.server.endpoint import Endpoint, Query
-from dragoman.server.mailroom import SCOPE, agents_of, letter_body, refuse_to_speak_as, session_behind, tenant_of
+from dragoman.server.mailroom import SCOPE, evaluator_of, letter_body, refuse_to_speak_as, session_behind, tenant_of
 from dragoman.server.principal import principal_of
 from dragoman.server.refusing import Refusal, not_found
 from dragoman.server.state import doors_of
@@ -102,7 +102,7 @@ async def _of_letter(request: Request, data: bytes) -> Recorded:
     letter = read_letter(data)
     if not isinstance(letter, TaskResultLetter):
         raise Refusal(422, "not_a_result", "Only a task_result letter says how a task went.")
-    refuse_to_speak_as(request, letter.sender_id, letter.recipient_id)
+    refuse_to_speak_as(request, letter.sender_id)
     odd = [f"{warning} [{warning.code}]" for warning in warnings_of(letter)]
     session = await session_behind(request, letter.session_id)
     if letter.session_id is not None and session is None:
@@ -115,9 +115,7 @@ async def _of_letter(request: Request, data: bytes) -> Recorded:
 async def _of_fields(request: Request, plain: object) -> Recorded:
     judgement = read_as(plain, Judgement)
     principal = principal_of(request)
-    agents = sorted(agents_of(principal))
-    if judgement.evaluator is not None:
-        refuse_to_speak_as(request, judgement.evaluator)
+    evaluator = evaluator_of(request, judgement.evaluator)
     session = await session_behind(request, judgement.session_id)
     if judgement.session_id is not None and session is None:
         raise not_found()
@@ -127,7 +125,7 @@ async def _of_fields(request: Request, plain: object) -> Recorded:
     made = await record_judgement(
         doors_of(request).store,
         judgement,
-        evaluator=agents[0] if agents else principal.user_id,
+        evaluator=evaluator,
         team_id=tenant_of(principal),
         session=session,
         key=key,

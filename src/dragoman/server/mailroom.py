@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from dragoman.letters import is_agent_name
 from dragoman.letters.kept import own_team
 from dragoman.mail import Mail
 from dragoman.server.asking import MAX_JSON_BYTES, whole_body
@@ -45,11 +46,27 @@ def agents_of(principal: Principal) -> frozenset[str]:
     return frozenset(scope.removeprefix(_AGENT) for scope in principal.scopes if scope.startswith(_AGENT))
 
 
-def refuse_to_speak_as(request: Request, *agents: str) -> None:
-    """403 unless the caller may speak as one of these agents."""
+def refuse_to_speak_as(request: Request, agent: str) -> None:
+    """403 unless the caller may speak as this agent."""
     own = agents_of(principal_of(request))
-    if own and own.isdisjoint(agents):
+    if own and agent not in own:
         raise Refusal(403, "sender_mismatch", "The key speaks as another agent.")
+
+
+def evaluator_of(request: Request, named: str | None) -> str:
+    """Who the caller judges as: what they named if that is them or an agent of theirs, else 403.
+
+    A key with ``agent:ID`` judges as those agents, any other key as its user or as an agent of its team. A caller on
+    this machine without a key may name anybody.
+    """
+    principal = principal_of(request)
+    own = agents_of(principal)
+    if named is None:
+        return min(own) if own else principal.user_id
+    is_own = named in own if own else named == principal.user_id or is_agent_name(named)
+    if not is_own and not principal.is_local:
+        raise Refusal(403, "sender_mismatch", "The key does not belong to the evaluator. Leave evaluator out.")
+    return named
 
 
 def refuse_mailbox_of(request: Request, recipient: str) -> None:
