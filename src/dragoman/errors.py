@@ -317,8 +317,8 @@ class StorageError(StoreError):
 
 
 class SettingsError(DragomanError):
-    """Codes: invalid_config, unsafe_config, missing_key, invalid_key, missing_base_url, invalid_base_url,
-    keyring_failed, missing_package, local_model_failed."""
+    """Codes: invalid_config, unsafe_config, unsafe_workspace, missing_key, invalid_key, missing_base_url,
+    invalid_base_url, keyring_failed, missing_package, local_model_failed."""
 
     code = "invalid_config"
 

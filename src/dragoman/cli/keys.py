@@ -56,7 +56,8 @@ async def create(
     name
         What you call it, to know it again in the list.
     scope
-        What it allows: chat, history:write, mail, admin, or agent:ID to speak as that agent; say it again for more.
+        What it allows: chat, tools, history:write, mail, admin, or agent:ID to speak as that agent; say it again for
+        more. Without tools, the model uses none of the server's tools in the runs of this key.
     expires
         For how long it is good: 90d, 12w, 1y. Without it, until it is taken back.
     """

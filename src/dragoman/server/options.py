@@ -84,6 +84,14 @@ def attachments_beside(store: str) -> str | None:
     return f"file://{quote(str(file.with_name(f'{file.name}-attachments')))}"
 
 
+def private_paths(options: ServeOptions) -> tuple[Path, ...]:
+    """The files and folders of this machine, besides those of the store and the settings, that no tool may touch."""
+    attachments = options.attachments or attachments_beside(options.store) or ""
+    folders = [unquote(urlsplit(attachments).path)] if attachments.startswith("file:///") else []
+    files = [options.keys_file] if options.keys_file is not None else []
+    return tuple(Path(path).expanduser() for path in (*folders, *files))
+
+
 def address(options: ServeOptions) -> str:
     """Where clients reach the server."""
     if options.base_url is not None:

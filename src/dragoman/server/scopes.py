@@ -1,6 +1,7 @@
 """What a key may allow, by name.
 
 chat             to ask, and to see one's own threads
+tools            to let the model use the tools that the server offers
 history:write    to bring messages of other roles than the user's own
 mail             to send and receive letters
 admin            to see what the server measures about itself
@@ -12,7 +13,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-SCOPES: Final = frozenset(("chat", "history:write", "mail", "admin"))
+TOOLS: Final = "tools"
+SCOPES: Final = frozenset(("chat", TOOLS, "history:write", "mail", "admin"))
 _AGENT: Final = re.compile(r"agent:[A-Za-z0-9_.:-]{1,128}")
 
 

@@ -29,11 +29,13 @@ from dragoman.server import logs
 from dragoman.server.app import make_app
 from dragoman.server.endpoint import Endpoint
 from dragoman.server.limits import patience
-from dragoman.server.options import ServeOptions, address, attachments_beside
+from dragoman.server.options import ServeOptions, address, attachments_beside, private_paths
 from dragoman.server.runs import Runs
 from dragoman.server.state import Doors
 from dragoman.settings import Setting, Settings
 from dragoman.store import Store, open_store
+from dragoman.tools import Workspace
+from dragoman.tools.commands import run_command
 from dragoman.tools.offering import offered
 from dragoman.turn import Agent
 
@@ -86,7 +88,7 @@ async def opened_doors(
         given: dict[str, Any] = {
             "system_prompt": options.system,
             "tools": tools,
-            "workspace": options.workspace or Path.cwd() if tools else None,
+            "workspace": workspace_for(options, store, chosen),
             "parks": True,  # whoever is asked may be gone
             **of_agent,
         }
@@ -98,6 +100,27 @@ async def opened_doors(
         doors.runs.start()
         stack.push_async_callback(doors.runs.close)
         yield doors
+
+
+def workspace_for(options: ServeOptions, store: Store, settings: Settings) -> Workspace | None:
+    """The folder in which tools work, without the server's own files; none without tools.
+
+    File tools leave these files out. A command reads whatever lies in the folder, so there must be none of them in it.
+    """
+    if not options.tool and not options.mcp:
+        return None
+    own = (*store.local_paths, *keys.private_paths(settings), *private_paths(options))
+    workspace = Workspace(options.workspace or Path.cwd(), private=own)
+    inside = workspace.private.first_within(workspace.root) if run_command.name in options.tool else None
+    if inside is None:
+        return workspace
+    raise SettingsError(
+        f"run_command could read the server's own {inside}",
+        where=f"workspace {workspace.root}",
+        remedy="Choose another --workspace, keep the file elsewhere (--store, --attachments, --keys-file), or leave out"
+        " --tool run_command",
+        code="unsafe_workspace",
+    )
 
 
 def _carried_mail(store: Store, options: ServeOptions) -> Mail:
@@ -193,6 +216,7 @@ async def _check(options: ServeOptions) -> None:
     """Whether this can be served at all, found out before somebody relies on it."""
     address_of_attachments(options)
     async with open_store(options.store) as store:
+        workspace_for(options, store, keys.load())
         if not options.demands_keys:
             return
         now = store.clock()

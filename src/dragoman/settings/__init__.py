@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dragoman.settings.found import EMBEDDED, Settings
 from dragoman.settings.keyrings import forget_key, keep_key, system_keyring
-from dragoman.settings.reading import CONFIG_VARIABLE, default_file, load
+from dragoman.settings.reading import CONFIG_VARIABLE, default_file, load, private_paths
 from dragoman.settings.values import Endpoint, Keyring, Secret, Setting
 
 __all__ = [
@@ -37,5 +37,6 @@ __all__ = [
     "forget_key",
     "keep_key",
     "load",
+    "private_paths",
     "system_keyring",
 ]

@@ -63,6 +63,13 @@ def default_file(environment: Mapping[str, str]) -> Path:
     return folder / "dragoman" / "config.toml"
 
 
+def private_paths(settings: Settings) -> tuple[Path, ...]:
+    """The files of this machine that hold settings and keys, whether they exist or not."""
+    usual = default_file(settings.environment)
+    beside = (usual.with_name(name) for name in ("pepper.json", "mail-keys.json"))
+    return (usual, *beside, *(() if settings.file is None else (Path(settings.file),)))
+
+
 def _chosen(
     name: str, variable: str, environment: Mapping[str, str], said: Mapping[str, Any] | None, path: Path
 ) -> Setting:

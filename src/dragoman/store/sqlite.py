@@ -100,6 +100,10 @@ class SqliteStore(Store):
         self._kept_by: asyncio.Task[Any] | None = None  # who has written where it was asked for in this turn of it, and
         self._kept_since = 0.0
 
+    @property
+    def local_paths(self) -> tuple[Path, ...]:
+        return super().local_paths if self.path is None else (self.path, *super().local_paths)
+
     async def open(self) -> None:
         connection = await asyncio.to_thread(self._opened)
         self._writer = _Writer(connection, self._writing, self._lock(), self._connection)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import msgspec
 
 from dragoman import value
-from dragoman.blobs import Blobs
+from dragoman.blobs import Blobs, FolderBlobs
 from dragoman.errors import DragomanError, FormatError
 from dragoman.ids import UlidSource
 from dragoman.message import Message
@@ -98,6 +98,11 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         self._recent = Recent()
         self._ends: dict[str, End] = {}  # of sessions, when they were last added to here: others may have been there
         self._ids = UlidSource(lambda: time.time_ns() // 1_000_000, lambda: int.from_bytes(os.urandom(10)))
+
+    @property
+    def local_paths(self) -> tuple[Path, ...]:
+        """The files and folders of this machine that hold the store. What lies beside them under their names is its."""
+        return (self.blobs.folder,) if isinstance(self.blobs, FolderBlobs) else ()
 
     @functools.cached_property
     def mail(self) -> MailRoom:

@@ -25,7 +25,7 @@ from dragoman.exchange import SideEffects
 from dragoman.message import ImageBlock, ImageSource
 from dragoman.tools.declaring import Preview, ToolContext, ToolOutput, shortened, tool
 from dragoman.tools.ignoring import Ignoring, glob_pattern, linear_pattern
-from dragoman.tools.workspace import SAFELY, failure_from, read_at
+from dragoman.tools.workspace import SAFELY, Workspace, failure_from
 
 _MAX_FILE: Final = 10_000_000  # bytes of a file that are looked at
 _MAX_SEARCHED_FILE: Final = 4_000_000
@@ -153,18 +153,19 @@ def search_files(
     for entry in _entries(context, path, recursive=True):
         if entry.is_folder or (wanted is not None and wanted.search(entry.path) is None):
             continue
-        found.extend(itertools.islice(_matches(entry, expression), _MAX_MATCHES + 1 - len(found)))
+        matches = _matches(context.files, entry, expression)
+        found.extend(itertools.islice(matches, _MAX_MATCHES + 1 - len(found)))
         if len(found) > _MAX_MATCHES:
             found[_MAX_MATCHES:] = [f"[and more: only the first {_MAX_MATCHES} are shown]"]
             break
     return "\n".join(found) or "[nothing]"
 
 
-def _matches(entry: _Entry, expression: Any) -> Iterator[str]:
+def _matches(workspace: Workspace, entry: _Entry, expression: Any) -> Iterator[str]:
     try:
-        data, size = read_at(entry.folder, entry.name, _MAX_SEARCHED_FILE)
+        data, size = workspace.read_at(entry.folder, entry.name, _MAX_SEARCHED_FILE)
     except (OSError, ToolFailedError):
-        return  # a pipe, a link, gone meanwhile, or not ours to read
+        return  # a pipe, a link, gone meanwhile, or not to be read
     text = None if size > _MAX_SEARCHED_FILE else _text(data)
     for number, line in enumerate((text or "").splitlines(), start=1):
         if expression.search(line) is not None:
@@ -189,7 +190,7 @@ def _entries(context: ToolContext, path: str, *, recursive: bool) -> Iterator[_E
 
 
 def _walk(context: ToolContext, folder: int, base: str, ignoring: Ignoring, *, recursive: bool) -> Iterator[_Entry]:
-    ignoring = ignoring.within(base, _gitignore(folder))
+    ignoring = ignoring.within(base, _gitignore(context.files, folder))
     for name in sorted(os.listdir(folder)):
         if context.stopping.is_set():
             raise ToolFailedError("Nobody waits for this any more", error_class="cancelled")
@@ -197,19 +198,12 @@ def _walk(context: ToolContext, folder: int, base: str, ignoring: Ignoring, *, r
         is_folder = _is_folder(folder, name)
         if not _can_be_said(name) or ignoring.leaves_out(place, is_folder=is_folder):
             continue
+        if context.files.private.covers(folder, name):
+            continue
         yield _Entry(place, name, folder, is_folder)
         if is_folder and recursive and place.count("/") < _MAX_FOLDERS_DEEP:
-            with contextlib.suppress(OSError), _opened(folder, name) as inner:
+            with contextlib.suppress(OSError), context.files.folder_at(folder, name) as inner:
                 yield from _walk(context, inner, place, ignoring, recursive=True)
-
-
-@contextlib.contextmanager
-def _opened(folder: int, name: str) -> Iterator[int]:
-    opened = os.open(name, os.O_RDONLY | os.O_DIRECTORY | SAFELY, dir_fd=folder)
-    try:
-        yield opened
-    finally:
-        os.close(opened)
 
 
 def _is_folder(folder: int, name: str) -> bool:
@@ -223,10 +217,10 @@ def _can_be_said(name: str) -> bool:
     return name.isascii() or name.encode("utf-8", "replace") == name.encode("utf-8", "surrogateescape")
 
 
-def _gitignore(folder: int) -> str:
+def _gitignore(workspace: Workspace, folder: int) -> str:
     try:
-        return read_at(folder, ".gitignore", 100_000)[0].decode("utf-8", "replace")
-    except OSError:
+        return workspace.read_at(folder, ".gitignore", 100_000)[0].decode("utf-8", "replace")
+    except (OSError, ToolFailedError):
         return ""
 
 
@@ -236,7 +230,7 @@ def _ignoring_above(context: ToolContext, base: str) -> Ignoring:
     for count in range(len(steps)):
         above = "/".join(steps[:count])
         with contextlib.suppress(OSError), context.files.folder(above or ".") as folder:
-            ignoring = ignoring.within(above, _gitignore(folder))
+            ignoring = ignoring.within(above, _gitignore(context.files, folder))
     return ignoring
 
 
@@ -253,16 +247,16 @@ def write_file(
 ) -> ToolOutput:
     """Write a text file of the workspace: create it, with the folders it needs, or replace all of it."""
     with _told_of(path), context.files.place(path, make_folders=True) as (folder, name):
-        before = _present(folder, name)
+        before = _present(context.files, folder, name)
         _replace(folder, name, content.encode("utf-8"), None if before is None else before[1])
     summary = _difference(path, None if before is None else _text(before[0]), content)
     return ToolOutput(content=summary, files_modified=(path,))
 
 
-def _present(folder: int, name: str) -> tuple[bytes, int] | None:
+def _present(workspace: Workspace, folder: int, name: str) -> tuple[bytes, int] | None:
     """What is there now, and its mode."""
     try:
-        data, _ = read_at(folder, name, _MAX_FILE)
+        data, _ = workspace.read_at(folder, name, _MAX_FILE)
     except FileNotFoundError:
         return None
     return data, stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)

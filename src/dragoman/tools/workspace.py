@@ -3,8 +3,8 @@
 A path is relative to the root, or absolute within it. ``..`` is refused, and so is a symbolic link that leads out;
 links that stay inside are followed. A path is opened step by step, each step relative to the folder opened before, and
 never through a link that the system follows by itself: what a path was when it was checked and what it is when it is
-opened cannot differ, whoever changes the folder meanwhile. The one rule: nothing in this package opens a file of the
-workspace by its name.
+opened cannot differ, whoever changes the folder meanwhile. Dragoman's own files (see ``private``) are refused like
+paths outside. The one rule: nothing in this package opens a file of the workspace by its name.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import errno
 import os
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from dragoman.errors import ToolFailedError
+from dragoman.errors import SettingsError, ToolFailedError
+from dragoman.tools.private import PrivateFiles, is_store
 
 _MAX_LINKS: Final = 40
 # Without these a step could be led astray by a link, wait for the other end of a pipe, or leak into a command.
@@ -27,15 +28,23 @@ SAFELY: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | get
 
 
 class Workspace:
-    """A folder, and everything in it."""
+    """A folder, and everything in it but for the paths in ``private`` and what belongs to them."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, private: Iterable[Path | str] = ()) -> None:
         if os.open not in os.supports_dir_fd:
             raise NotImplementedError("workspaces need a system that opens files relative to a folder")
         self._given = Path(os.path.abspath(root))
         self.root = self._given.resolve(strict=True)
         if not self.root.is_dir():
             raise NotADirectoryError(f"{root}: a workspace is a folder")
+        self.private = PrivateFiles(private)
+        if (around := self.private.first_around(self.root)) is not None:
+            raise SettingsError(
+                f"the workspace lies in {around}, which holds Dragoman's own files",
+                where=str(root),
+                remedy="Choose another folder with --workspace",
+                code="unsafe_workspace",
+            )
 
     def __repr__(self) -> str:
         return f"Workspace({str(self.root)!r})"
@@ -62,17 +71,48 @@ class Workspace:
     @contextlib.contextmanager
     def folder(self, path: str) -> Iterator[int]:
         """A folder of the workspace, open."""
-        with self.place(path) as (parent, name):
-            opened = os.open(name, _STEP, dir_fd=parent)
+        with self.place(path) as (parent, name), self.folder_at(parent, name) as opened:
+            yield opened
+
+    @contextlib.contextmanager
+    def folder_at(self, parent: int, name: str) -> Iterator[int]:
+        """A folder in an open folder, open."""
+        opened = self.step(parent, name)
         try:
             yield opened
         finally:
             os.close(opened)
 
+    def step(self, parent: int, name: str) -> int:
+        """Open a folder in an open folder; the caller closes it."""
+        opened = os.open(name, _STEP, dir_fd=parent)
+        if self.private.covers_open(opened):
+            os.close(opened)
+            raise PermissionError(errno.EACCES, "belongs to Dragoman", name)
+        return opened
+
     def read(self, path: str, most: int) -> tuple[bytes, int]:
         """The first bytes of a file, and how many it has in all."""
         with self.place(path) as (folder, name):
-            return read_at(folder, name, most)
+            return self.read_at(folder, name, most)
+
+    def read_at(self, folder: int, name: str, most: int) -> tuple[bytes, int]:
+        """The first bytes of a file in an open folder, and its size. Pipes and devices are refused."""
+        if self.private.covers(folder, name):
+            raise _private(name)
+        opened = os.open(name, os.O_RDONLY | SAFELY, dir_fd=folder)
+        with os.fdopen(opened, "rb") as file:
+            facts = os.fstat(opened)
+            if self.private.covers_open(opened):  # another file took its name
+                raise _private(name)
+            if stat.S_ISDIR(facts.st_mode):
+                raise IsADirectoryError(errno.EISDIR, "is a folder", name)
+            if not stat.S_ISREG(facts.st_mode):
+                raise ToolFailedError(f"{_shown(name)} is not a file")
+            data = file.read(most)
+            if is_store(data):
+                raise _private(name)
+            return data, facts.st_size
 
     def parts_of(self, path: str) -> list[str]:
         """The steps from the root to a path, or a refusal."""
@@ -127,6 +167,8 @@ class _Walk:
                 self._up()
             elif (target := self._link(name)) is not None:
                 self._follow(target)
+            elif self._workspace.private.covers(self.folder, name):
+                raise _private(self._path)
             elif not self._ahead:
                 return name
             else:
@@ -162,19 +204,11 @@ class _Walk:
         if self._make_folders:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, dir_fd=self.folder)
-        return os.open(name, _STEP, dir_fd=self.folder)
+        return self._workspace.step(self.folder, name)
 
 
-def read_at(folder: int, name: str, most: int) -> tuple[bytes, int]:
-    """The first bytes of a file in an open folder, and its size. Pipes and devices are refused."""
-    opened = os.open(name, os.O_RDONLY | SAFELY, dir_fd=folder)
-    with os.fdopen(opened, "rb") as file:
-        facts = os.fstat(opened)
-        if stat.S_ISDIR(facts.st_mode):
-            raise IsADirectoryError(errno.EISDIR, "is a folder", name)
-        if not stat.S_ISREG(facts.st_mode):
-            raise ToolFailedError(f"{_shown(name)} is not a file")
-        return file.read(most), facts.st_size
+def _private(path: str) -> ToolFailedError:
+    return _outside(path, "it belongs to Dragoman")
 
 
 def _outside(path: str, why: str) -> ToolFailedError:

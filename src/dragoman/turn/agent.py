@@ -81,7 +81,7 @@ class Agent:
         *,
         settings: Settings | None = None,
         tools: Iterable[Tool] | ToolRegistry = (),
-        workspace: Path | str | None = None,
+        workspace: Workspace | Path | str | None = None,
         system_prompt: str | None = None,
         agent_key: str = "assistant",
         options: Options = Options(),  # noqa: B008  a value
@@ -111,7 +111,7 @@ class Agent:
         self.tools = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         if delegates:
             self.tools = ToolRegistry((*self.tools, delegate_tool(self)))
-        self.workspace = Workspace(workspace) if workspace is not None else None
+        self.workspace = self._opened(workspace)
         self.system_prompt = system_prompt
         self.agent_key = agent_key
         self.options = options
@@ -137,7 +137,7 @@ class Agent:
         self._endpoints: dict[str, Endpoint] = {}
         self._unpriced: set[str] = set()  # what was warned of already
         self._policy = policy
-        self._workspace_path = str(workspace or Path.cwd())
+        self._workspace_path = str(workspace.root if isinstance(workspace, Workspace) else workspace or Path.cwd())
         self._policy_files: dict[str, PolicyFile] = {}  # by workspace
         self.default_model = default_model(self.settings, self.registry)
         self._samples: dict[str | None, tuple[Sequence[PatternSample], float]] = {}  # of a user, and until when
@@ -148,6 +148,12 @@ class Agent:
         self._owns_bus = bus is None
         is_traced = self._owns_bus if trace is None else trace
         self._trace = TraceWriter(store) if is_traced else None
+
+    def _opened(self, workspace: Workspace | Path | str | None) -> Workspace | None:
+        """The folder in which tools work, without the files of the store and of the settings."""
+        if workspace is None or isinstance(workspace, Workspace):
+            return workspace
+        return Workspace(workspace, private=(*self.store.local_paths, *keys.private_paths(self.settings)))
 
     async def __aenter__(self) -> Self:
         if self._owns_bus:

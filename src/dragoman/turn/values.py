@@ -32,6 +32,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     content: tuple[ContentBlock, ...] = ()  # what the user says; it may begin with @model
     tools: tuple[ToolDefinition, ...] = ()  # of the caller: offered to the model, and never run here
+    may_use_tools: bool = True  # whether the model is offered the agent's own tools
     answers: tuple[
         ToolResultBlock, ...
     ] = ()  # to calls that are pending: what the caller's tools gave, what a person said

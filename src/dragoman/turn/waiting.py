@@ -57,7 +57,8 @@ class Waiting:
     """Who is waited for in one turn, and what they have said."""
 
     def __init__(self, agent: Agent, asked: Asked, left: Sequence[Call]) -> None:
-        self.tools: ToolRegistry = agent.tools.beside(asked.tools)  # what the model is offered
+        own = agent.tools if asked.may_use_tools else ToolRegistry()
+        self.tools: ToolRegistry = own.beside(asked.tools)  # what the model is offered
         self.approvals: dict[str, Approval] = {}  # what was decided
         self._agent = agent
         self._session_id = asked.session_id

@@ -32,6 +32,7 @@ from dragoman.message import (
 from dragoman.server.refusing import Refusal
 from dragoman.server.runs.continuing import New, new_of, refuse_messages_to_questions, resumed_by
 from dragoman.server.runs.given import File, Given, MessageGiven, Words, bytes_of
+from dragoman.server.scopes import TOOLS
 from dragoman.store import Session
 from dragoman.store.runs import Run
 from dragoman.transcripts.ag_ui import read_messages
@@ -72,6 +73,7 @@ class Preparing:
         given = self._given
         new = await new_of(self._doors.store, self._session, given)
         self._check_roles(new)
+        self._check_resume()
         refuse_messages_to_questions(new.answers, newest)
         resumed = resumed_by(given.resume, newest)
         imported = self._imported(new.imported)
@@ -83,6 +85,7 @@ class Preparing:
             "answer_ids": {tool_id_for(one.call_id or ""): one.id for one in new.answers},
             "approvals": resumed.approvals,
             "tools": given.tools,
+            "may_use_tools": TOOLS in self._principal.scopes,
             "context": given.context,
             "model": given.model,
             "run_id": given.run_id,
@@ -101,6 +104,11 @@ class Preparing:
                 raise Refusal(403, "role_not_allowed", what)
         if new.imported and new.asked is None:
             raise Refusal(422, "nothing_to_answer", "The last new message has to be a user's, or a tool's answer.")
+
+    def _check_resume(self) -> None:
+        """What waits is a call of one of the server's tools, or a question that one of them asks."""
+        if self._given.resume and TOOLS not in self._principal.scopes:
+            raise Refusal(403, "missing_scope", f"The key has not the scope {TOOLS}.")
 
     def _imported(self, messages: Iterable[MessageGiven]) -> tuple[Message, ...]:
         """Messages from before, as they are stored. Of files, only what stands in the message itself can be taken."""
