@@ -132,7 +132,8 @@ class Turn:
     def result_message(self, result: ToolResultBlock, latency_ms: int | None = None) -> Message:
         """The result of a call, as a message of this turn, and how long it took to come by, if that is known."""
         name = self.asked.answer_ids.get(result.tool_use_id)
-        told = {"parent_tool_use_id": result.tool_use_id, "message_id": name, "latency_ms": latency_ms}
+        extra = self.asked.answer_extras.get(result.tool_use_id)
+        told = {"parent_tool_use_id": result.tool_use_id, "message_id": name, "latency_ms": latency_ms, "extra": extra}
         return self.message(Role.TOOL, (result,), **told)
 
     def message(self, role: Role, content: Any, **metadata: Any) -> Message:

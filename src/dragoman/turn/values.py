@@ -37,6 +37,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         ToolResultBlock, ...
     ] = ()  # to calls that are pending: what the caller's tools gave, what a person said
     answer_ids: dict[str, str] = {}  # what the caller calls the messages of these answers, by call
+    answer_extras: dict[str, dict[str, Any]] = {}  # what the caller wants to keep with these messages, by call
     approvals: tuple[Approval, ...] = ()  # what somebody decided about calls that are pending
     model: str | None = None  # the model for this turn alone; goes before an @model
     options: Options = AS_THE_AGENT  # how to answer

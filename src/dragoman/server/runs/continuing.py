@@ -1,13 +1,13 @@
 """What of a conversation is new. A client sends all of it, every time; the thread has most of it already.
 
     new = await new_of(store, session, given)
-    new.imported       messages from before, which the thread is to have too
-    new.answers        what the client's tools gave
-    new.asked          what the user says; none if the conversation only goes on
+    new.answers        results of calls that the thread holds open; they come first, directly after their calls
+    new.imported       earlier messages that the thread lacks, in the client's order
+    new.asked          the user's message that is to be answered; none if the conversation ends with results
 
 Messages are known by their ids: ours, those that the client gave, and those of the pieces that one of ours is told in.
 What stands behind the last known message is new; what a client has before it and the thread has not is the client's
-own affair. The one rule: the same id never says two things.
+own affair. Invariant: the same id never stands for two different texts of a user.
 """
 
 from __future__ import annotations
@@ -60,10 +60,17 @@ async def new_of(store: Store, session: Session | None, given: Given) -> New:
 
 
 def _sorted(fresh: Sequence[MessageGiven], results: dict[str, ToolResultBlock]) -> New:
-    asked = next((one for one in reversed(fresh) if one.role == "user"), None)
+    """Split what is new into results of stored calls, earlier messages and the question, without changing the order."""
     called = {call for one in fresh for call in _calls(one.wire)}
-    answers = [one for one in fresh if one.role == "tool" and one.call_id not in called]
-    rest = [one for one in fresh if one is not asked and one not in answers]
+    answers, rest = list[MessageGiven](), list[MessageGiven]()
+    for one in fresh:
+        (answers if one.role == "tool" and one.call_id not in called else rest).append(one)
+    asked = rest.pop() if rest and rest[-1].role == "user" else None
+    if rest and asked is None and rest[-1].role != "tool":
+        what = (
+            f"The conversation ends with a message of the {rest[-1].role}. End it with the user's, or a tool's result."
+        )
+        raise Refusal(422, "nothing_to_answer", what)
     return New(tuple(rest), tuple(one for one in answers if not _is_told(one, results)), asked)
 
 

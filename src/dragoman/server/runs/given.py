@@ -20,12 +20,14 @@ import msgspec
 from dragoman.exchange import SideEffects, ToolDefinition
 from dragoman.server.asking import identifier, read_as
 from dragoman.server.refusing import Refusal
+from dragoman.server.runs.field_names import camel_case
 from dragoman.tools.easing import eased
 from dragoman.value import check_plain
 
 Role = Literal["user", "assistant", "system", "developer", "tool", "reasoning", "activity"]
 MOST_PARTS: Final = 256
 _ROLES: Final = ("user", "assistant", "system", "developer", "tool", "reasoning", "activity")
+_MAY_BE_SILENT: Final = ("assistant", "tool")  # a message that only calls tools, a tool that returns nothing
 _OTHERS: Final = ("tool_use", "tool_result", "thinking", "redacted_thinking", "toolCall", "tool_call", "reasoning")
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 _KEPT_APART: Final = ("ag-ui", "dragoman")  # names under which others than the application keep things
@@ -139,7 +141,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_given(value: object) -> Given:
     """What is asked for, or a refusal."""
-    said = read_as(value, RunAgentInput)
+    said = read_as(camel_case(value), RunAgentInput)
     state = _kept(said.state, "state")
     return Given(
         thread_id=identifier(said.thread_id, "threadId"),
@@ -213,9 +215,10 @@ def _message(wire: dict[str, Any], where: str) -> MessageGiven:
         raise _invalid(f"{where}.id has to be a text")
     _check_times(wire, where)
     parts: tuple[Part, ...] = ()
-    if role == "user" or (role == "tool" and "content" in wire):
-        parts = _parts(wire.get("content"), f"{where}.content")
-    elif not isinstance(wire.get("content", ""), str) and role != "activity":
+    content = wire.get("content")
+    if role == "user" or (role == "tool" and content not in (None, "")):
+        parts = _parts(content, f"{where}.content")
+    elif not (isinstance(content, str) or role == "activity" or (content is None and role in _MAY_BE_SILENT)):
         raise _invalid(f"{where}.content has to be a text")
     return MessageGiven(
         id=identifier(wire["id"], f"{where}.id"),

@@ -25,6 +25,8 @@ from dragoman.message import (
     ContentBlock,
     ImageSource,
     Message,
+    MessageMetadata,
+    Role,
     TextBlock,
     ToolResultBlock,
     VideoBlock,
@@ -39,13 +41,19 @@ from dragoman.transcripts.ag_ui import read_messages
 from dragoman.transcripts.parts import wire_id_of
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from dragoman.server.principal import Principal
     from dragoman.server.state import Doors
 
 _HISTORY: Final = "history:write"
 _RECORDINGS: Final = ("audio", "video")
+_STORED_ROLES: Final = {
+    "user": Role.USER,
+    "assistant": Role.ASSISTANT,
+    "reasoning": Role.ASSISTANT,
+    "system": Role.SYSTEM,
+    "developer": Role.SYSTEM,
+    "tool": Role.TOOL,
+}
 _log: Final = logging.getLogger("dragoman.server")
 
 
@@ -76,13 +84,15 @@ class Preparing:
         self._check_resume()
         refuse_messages_to_questions(new.answers, newest)
         resumed = resumed_by(given.resume, newest)
-        imported = self._imported(new.imported)
+        imported = await self._imported(new)
+        answers = () if imported else new.answers
         content, files = await self._content(new.asked)
         terms = {
             "content": content,
             "attachments": files,
-            "answers": [*[await self._answer(one) for one in new.answers], *resumed.answers],
-            "answer_ids": {tool_id_for(one.call_id or ""): one.id for one in new.answers},
+            "answers": [*[await self._answer(one) for one in answers], *resumed.answers],
+            "answer_ids": {tool_id_for(one.call_id or ""): one.id for one in answers},
+            "answer_extras": {tool_id_for(one.call_id or ""): one.extra for one in answers if one.extra},
             "approvals": resumed.approvals,
             "tools": given.tools,
             "may_use_tools": TOOLS in self._principal.scopes,
@@ -95,43 +105,75 @@ class Preparing:
             "team_id": self._principal.team_id,
         }
         terms = {name: tuple(term) if isinstance(term, list) else term for name, term in terms.items()}
-        return Prepared(imported, terms, _title(new.asked))
+        return Prepared(imported, terms, _title(new))
 
     def _check_roles(self, new: New) -> None:
         for message in new.imported:
             if message.role != "user" and _HISTORY not in self._principal.scopes:
                 what = f"Message {message.id} is of the {message.role}; this key may say only what users say."
                 raise Refusal(403, "role_not_allowed", what)
-        if new.imported and new.asked is None:
-            raise Refusal(422, "nothing_to_answer", "The last new message has to be a user's, or a tool's answer.")
 
     def _check_resume(self) -> None:
         """What waits is a call of one of the server's tools, or a question that one of them asks."""
         if self._given.resume and TOOLS not in self._principal.scopes:
             raise Refusal(403, "missing_scope", f"The key has not the scope {TOOLS}.")
 
-    def _imported(self, messages: Iterable[MessageGiven]) -> tuple[Message, ...]:
-        """Messages from before, as they are stored. Of files, only what stands in the message itself can be taken."""
-        wires = [one.wire for one in messages]
-        for one in messages:
-            if any(file.source != "data" for file in one.files):
-                raise Refusal(
-                    422, "foreign_attachment_url", f"Message {one.id}: files of earlier messages are not read."
-                )
-        extras = {one.id: one.extra for one in messages}
-        read = read_messages(wires, session_id="", created_at=self._now()) if wires else ()
-        return tuple(self._attributed(message, extras.get(wire_id_of(message))) for message in read)
+    # --- earlier messages --------------------------------------------------------------------------------------------
 
-    def _attributed(self, message: Message, extra: dict[str, Any] | None) -> Message:
-        """The message as one of the caller's, with its id as they know it and what their application keeps with it."""
-        principal, known_as = self._principal, wire_id_of(message)
+    async def _imported(self, new: New) -> tuple[Message, ...]:
+        """The messages that are stored before the turn begins, in their order.
+
+        Results of stored calls stand before earlier messages, so they are stored with them and not by the turn.
+        """
+        if not new.imported:
+            return ()
+        await self._check_waiting(new.answers)
+        given = {(one.id, _STORED_ROLES[one.role]): one for one in new.imported}
+        wires = [_wire(one) for one in new.imported]
+        read = read_messages(wires, session_id="", created_at=self._doors.store.clock())
+        results = [await self._result_message(one) for one in new.answers]
+        return (*results, *[await self._earlier(one, given[wire_id_of(one), one.role]) for one in read])
+
+    async def _check_waiting(self, answers: Iterable[MessageGiven]) -> None:
+        """Refuse a result of a call that does not wait for the client."""
+        pending = () if self._session is None else await self._doors.agent.pending(self._session.id)
+        waiting = {one.call_id for one in pending if one.why == "caller"}
+        for one in answers:
+            call_id = tool_id_for(one.call_id or "")
+            if call_id not in waiting:
+                raise Refusal(422, "unknown_tool_use", f"Call {one.call_id} waits for no result.")
+            waiting.remove(call_id)
+
+    async def _earlier(self, message: Message, given: MessageGiven) -> Message:
+        """An earlier message with what the client keeps with it, and with the caller as its owner."""
+        content, files, notes = message.content, list[Attachment](), message.metadata.provider_raw
+        if given.role == "user":
+            blocks, files = await self._content(given)
+            content, notes = tuple(blocks), None  # a note could hold a signed URL
+        elif any(file.source != "data" for file in given.files):
+            what = f"Message {given.id}: a file in an earlier result has to be in the message itself."
+            raise Refusal(422, "foreign_attachment_url", what)
         metadata = message.metadata.replace(
-            user_id=principal.user_id, team_id=principal.team_id, message_id=known_as, extra=extra
+            message_id=given.id,
+            extra=given.extra,
+            user_message_attachments=tuple(files) or None,
+            provider_raw=notes,
+            user_id=self._principal.user_id,
+            team_id=self._principal.team_id,
         )
-        return message.replace(metadata=metadata)
+        return message.replace(content=content, metadata=metadata)
 
-    def _now(self) -> datetime:
-        return self._doors.store.clock()
+    async def _result_message(self, given: MessageGiven) -> Message:
+        """A result of a stored call, as a message."""
+        result = await self._answer(given)
+        metadata = MessageMetadata(
+            parent_tool_use_id=result.tool_use_id,
+            message_id=given.id,
+            extra=given.extra,
+            user_id=self._principal.user_id,
+            team_id=self._principal.team_id,
+        )
+        return Message("", "", Role.TOOL, (result,), metadata, self._doors.store.clock())
 
     async def _answer(self, message: MessageGiven) -> ToolResultBlock:
         blocks, _ = await self._content(message)
@@ -194,5 +236,12 @@ def _recording(file: File) -> ContentBlock:
     return AudioBlock(source, media_type) if file.kind == "audio" else VideoBlock(source, media_type)
 
 
-def _title(asked: MessageGiven | None) -> str | None:
-    return " ".join(asked.text.replace("\0", "").split())[:60] or None if asked is not None else None
+def _wire(given: MessageGiven) -> dict[str, Any]:
+    """A message as it is read. A user's is never a piece of another one, whatever its metadata says."""
+    return given.wire if given.role != "user" else {name: given.wire[name] for name in given.wire if name != "metadata"}
+
+
+def _title(new: New) -> str | None:
+    """The beginning of what the user says, as the title of a new thread."""
+    asked = new.asked or next((one for one in new.imported if one.role == "user"), None)
+    return None if asked is None else " ".join(asked.text.replace("\0", "").split())[:60] or None

@@ -15,6 +15,7 @@ from dragoman.message import ContentBlock, ImageSource, Message
 from dragoman.server.runs.telling import as_text
 from dragoman.store import Session, Store
 from dragoman.transcripts.ag_ui import write_messages
+from dragoman.transcripts.parts import KEY
 
 MOST_MESSAGES: Final = 500
 MOST_BYTES: Final = 1 << 20
@@ -48,8 +49,10 @@ def _with_places(message: Message) -> Message:
 
 
 def _bare(wire: dict[str, Any]) -> dict[str, Any]:
-    """A message without what we note under our own key: the client sends it back, and we have it."""
-    metadata = {key: value for key, value in wire.get("metadata", {}).items() if key != "dragoman"}
+    """A message with the application's metadata, and without what we note under our own key."""
+    noted = dict(wire.get("metadata", {}))
+    ours = noted.pop(KEY, None) or {}
+    metadata = {**ours.get("metadata", {}).get("extra", {}), **noted}
     bare = {key: value for key, value in wire.items() if key != "metadata"}
     return {**bare, "metadata": metadata} if metadata else bare
 

@@ -158,10 +158,19 @@ class Telling:
             return self.failed(ended.fault.code, ended.fault.message, at_ms)
         if ended.stop_reason is StopReason.CANCELLED:
             return self.cancelled(at_ms)
-        outcome: dict[str, Any] = {"type": "success"}
-        if ended.pending and self.is_modern:
-            outcome["pendingToolCallIds"] = [pending.call_id for pending in ended.pending]
-        return [*self._left_open(at_ms), self._finished(outcome, at_ms, _summary(ended))]
+        return [*self._left_open(at_ms), self._finished(self._success(ended), at_ms, _summary(ended))]
+
+    def _success(self, ended: TurnEnded) -> dict[str, Any] | None:
+        """The outcome of a turn that ended well.
+
+        A client before 1.0 cannot read which calls wait for it, and some take a plain success for an end without open
+        calls and never send their results. Without an outcome they look at the calls themselves.
+        """
+        if not ended.pending:
+            return {"type": "success"}
+        if not self.is_modern:
+            return None
+        return {"type": "success", "pendingToolCallIds": [pending.call_id for pending in ended.pending]}
 
     def interrupted(
         self, ended: TurnEnded, messages: list[dict[str, Any]] | None, state: Any, at_ms: int
@@ -187,7 +196,7 @@ class Telling:
         error = _event("RUN_ERROR", at_ms, message=said, code=code, usage=self._used.told())
         return [*self._left_open(at_ms), error]
 
-    def _finished(self, outcome: dict[str, Any], at_ms: int, about: dict[str, Any] | None = None) -> Event:
+    def _finished(self, outcome: dict[str, Any] | None, at_ms: int, about: dict[str, Any] | None = None) -> Event:
         return _event(
             "RUN_FINISHED",
             at_ms,
@@ -280,6 +289,7 @@ class _Piece:
         self.id = wire_id
         self.kind = kind  # text, thinking or calls
         self.is_open = False
+        self.was_opened = False
         self.half = ""  # of a character whose other half is still to come
         self.signature: str | None = None
 
@@ -298,9 +308,7 @@ class _Answer:
             case TextDelta(index, text):
                 return self._more(index, "text", text, at_ms)
             case ThinkingDelta(index, text, signature):
-                told = self._more(index, "thinking", text, at_ms)
-                self._by_index[index].signature = signature or self._by_index[index].signature
-                return told
+                return [*self._more(index, "thinking", text, at_ms), *self._signed(index, signature, at_ms)]
             case ToolUseStart(index, call_id, name):
                 return self._call_started(index, call_id, name, at_ms)
             case ToolUseInputDelta(index, fragment):
@@ -327,12 +335,20 @@ class _Answer:
         piece = self._by_index.get(index)
         if piece is None:
             piece = self._by_index[index] = self._new_piece(kind)
-        if not piece.is_open:
+        if not piece.is_open and (text or not piece.was_opened):  # the end of a stream may add notes without words
             told = [*self._close_pieces(at_ms), *_opened(piece, at_ms)]
         words, piece.half = _whole_characters(piece.half + text)
         if words:
             told.append(_said(piece, words, at_ms))
         return told
+
+    def _signed(self, index: int, signature: str | None, at_ms: int) -> list[Event]:
+        """Note the signature of a thought. It is sent when the thought is closed, or at once if it already is."""
+        piece = self._by_index[index]
+        if signature is None or signature == piece.signature:
+            return []
+        piece.signature = signature
+        return [] if piece.is_open else [_sealed(piece, signature, at_ms)]
 
     def _new_piece(self, kind: str) -> _Piece:
         is_main = kind != "thinking" and all(piece.kind == "thinking" for piece in self._pieces)
@@ -396,7 +412,7 @@ class _Call:
 
 
 def _opened(piece: _Piece, at_ms: int) -> list[Event]:
-    piece.is_open = True
+    piece.is_open = piece.was_opened = True
     if piece.kind == "thinking":
         return [
             _event("REASONING_START", at_ms, messageId=piece.id),
@@ -416,9 +432,13 @@ def _ended(piece: _Piece, at_ms: int) -> list[Event]:
         return [_event("TEXT_MESSAGE_END", at_ms, messageId=piece.id)]
     told = [_event("REASONING_MESSAGE_END", at_ms, messageId=piece.id)]
     if piece.signature is not None:
-        sealed = {"subtype": "message", "entityId": piece.id, "encryptedValue": piece.signature}
-        told.append(_event("REASONING_ENCRYPTED_VALUE", at_ms, **sealed))
+        told.append(_sealed(piece, piece.signature, at_ms))
     return [*told, _event("REASONING_END", at_ms, messageId=piece.id)]
+
+
+def _sealed(piece: _Piece, signature: str, at_ms: int) -> Event:
+    sealed = {"subtype": "message", "entityId": piece.id, "encryptedValue": signature}
+    return _event("REASONING_ENCRYPTED_VALUE", at_ms, **sealed)
 
 
 def _whole_characters(text: str) -> tuple[str, str]:

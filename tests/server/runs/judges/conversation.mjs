@@ -25,7 +25,7 @@ async function run(options = {}) {
       onRunErrorEvent: ({ event }) => { throw new Error(event.message); },
     },
   );
-  outcomes.push(finished.outcome.type);
+  outcomes.push(finished.outcome?.type ?? "none");
   return finished;
 }
 
