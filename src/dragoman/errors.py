@@ -6,6 +6,7 @@
     │   ├── FormatError               JSON, but a known part of the format is malformed
     │   ├── NewerVersionError         written by a newer version, in a shape we cannot read
     │   ├── ToolSchemaError           a tool definition uses what not every provider accepts
+    │   ├── SchemaSizeError           a JSON Schema from outside is beyond a limit
     │   ├── ToolInputError            a tool call does not fit its tool's schema
     │   ├── EventError                an event is not as the catalogue has it
     │   ├── EnvelopeError             not an agent message envelope, or not a conversation of them
@@ -117,6 +118,15 @@ class ToolSchemaError(InputError):
         )
         self.tool = tool
         self.problems = problems
+
+
+class SchemaSizeError(InputError):
+    """A JSON Schema beyond a limit; ``where`` is the JSON path at which the limit was reached."""
+
+    code = "schema_too_large"
+
+    def __init__(self, what: str, *, where: str) -> None:
+        super().__init__(what, where=where, remedy="Make the schema smaller, or split the tool")
 
 
 class ToolInputError(InputError):

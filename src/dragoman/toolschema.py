@@ -2,11 +2,13 @@
 
     problems_of_tool(definition)          everything wrong with a definition, each with its JSON path
     Toolbox(definitions)                  tools that passed, by name; problems(name, input) for a call
+    problems_of_value(schema, value)      what does not fit a schema of any kind, such as that of an answer
 
 A tool outside the subset fails when it is registered, not in the middle of a conversation with the one provider that
 minds. Validation follows JSON Schema draft 7 and treats formats as assertions. Patterns run on an engine that takes
 linear time whatever the pattern is; what that engine cannot do (look-around, back-references) is refused with the
-schema. The one rule: a schema keyword that is not on the list is an error, never ignored.
+schema. The size of a schema is checked first, see ``schema_limits``. The one rule: a schema keyword that is not on the
+list is an error, never ignored.
 """
 
 from __future__ import annotations
@@ -14,13 +16,15 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dragoman.errors import ToolInputError, ToolSchemaError
+from dragoman.errors import SchemaSizeError, ToolInputError, ToolSchemaError
 from dragoman.exchange import ToolDefinition
 from dragoman.rules import is_tool_name
+from dragoman.schema_limits import MAX_PATTERN_BYTES, measure_schema, shorten_name
 
 TYPES: Final = ("string", "number", "integer", "boolean", "null", "object", "array")
 FORMATS: Final = (
@@ -92,8 +96,12 @@ def problems_of_tool(tool: ToolDefinition, *, is_foreign: bool = False) -> tuple
         problems.append(f"name: {tool.name!r} is not snake_case of at most {_MAX_NAME_LENGTH} characters")
     if tool.input_schema.get("type") != "object":
         problems.append("$: a tool's input is an object, so the schema needs type 'object'")
-    problems.extend(_problems_of_schema(tool.input_schema, "$"))
-    return tuple(problems)
+    try:
+        size = measure_schema(tool.input_schema)
+    except SchemaSizeError as error:
+        return (*problems, f"{error.where}: {error.what}")
+    problems.extend(_problems_of_schema(tool.input_schema, "$", size.pattern_bytes))
+    return _first(problems)
 
 
 class Toolbox:
@@ -101,7 +109,7 @@ class Toolbox:
 
     def __init__(self, definitions: Iterable[ToolDefinition] = ()) -> None:
         self._definitions: dict[str, ToolDefinition] = {}
-        self._validators: dict[str, Any] = {}
+        self._validators: dict[str, _Validator] = {}
         for definition in definitions:
             self.add(definition)
 
@@ -114,7 +122,7 @@ class Toolbox:
             raise ToolSchemaError(tool.name, problems)
         own = tool.replace(input_schema=copy.deepcopy(tool.input_schema))  # nobody else can change it any more
         self._definitions[tool.name] = own
-        self._validators[tool.name] = _validator(own.input_schema)
+        self._validators[tool.name] = _Validator(own.input_schema)
 
     @property
     def definitions(self) -> Mapping[str, ToolDefinition]:
@@ -124,12 +132,7 @@ class Toolbox:
     def problems(self, name: str, input: dict[str, Any]) -> tuple[str, ...]:  # noqa: A002
         """Everything wrong with the input of a call. A tool that is not here has no schema to break."""
         validator = self._validators.get(name)
-        try:
-            if validator is None or validator.is_valid(input):
-                return ()
-            return _problems(validator.iter_errors(input))
-        except UnicodeEncodeError:
-            return ("$: a lone surrogate in a text",)
+        return () if validator is None else validator.problems(input)
 
     def check_input(self, name: str, input: dict[str, Any]) -> None:  # noqa: A002
         """Raise ``ToolInputError`` unless the input fits."""
@@ -138,12 +141,76 @@ class Toolbox:
             raise ToolInputError(name, problems)
 
 
+def problems_of_value(schema: Any, value: Any) -> tuple[str, ...]:
+    """Everything wrong with a value, by a schema of any draft and with any keyword; empty if it fits.
+
+    Raises ``SchemaSizeError`` for a schema beyond a limit, and ``ToolSchemaError`` for one that is none.
+    """
+    return _Validator(schema, is_subset=False).problems(value)
+
+
+class _Validator:
+    """A compiled schema. What it does stays within a limit for every schema and value.
+
+    The library collects every error of a value before it returns the first, and errors within alternatives multiply.
+    So a value is first only accepted or refused, which takes linear time. Errors are listed if there cannot be many.
+    """
+
+    def __init__(self, schema: Any, *, is_subset: bool = True) -> None:
+        # Imported when a tool is first registered: the library takes as long to load as the rest of this package.
+        import jsonschema_rs  # noqa: PLC0415
+
+        self._size = measure_schema(schema)
+        self._is_subset = is_subset
+        make = jsonschema_rs.Draft7Validator if is_subset else jsonschema_rs.validator_for
+        try:
+            self._compiled = make(schema, **_terms(self._size.pattern_bytes))
+        except (ValueError, jsonschema_rs.ValidationError) as error:
+            raise ToolSchemaError("", (_cut(f"$: {error}"),)) from None
+
+    def problems(self, value: Any) -> tuple[str, ...]:
+        """Everything wrong with a value, or what can be said in bounded time."""
+        try:
+            if self._compiled.is_valid(value):
+                return ()
+            if not self._size.is_recursive and self._size.values * _count_values(value) <= _MAX_CHECKS:
+                return _problems(self._compiled.iter_errors(value))
+            return self._first_problem(value) if self._is_subset else ("$: it does not fit the schema",)
+        except UnicodeEncodeError:
+            return ("$: a lone surrogate in a text",)
+
+    def _first_problem(self, value: Any) -> tuple[str, ...]:
+        """Of a schema without alternatives; it stops at the first error."""
+        import jsonschema_rs  # noqa: PLC0415
+
+        try:
+            self._compiled.validate(value)
+        except jsonschema_rs.ValidationError as error:
+            return _problems([error])
+        return ()
+
+
+def _terms(pattern_bytes: int) -> dict[str, Any]:
+    import jsonschema_rs  # noqa: PLC0415
+
+    options = jsonschema_rs.RegexOptions(size_limit=pattern_bytes)
+    return {"validate_formats": True, "formats": _LATER_FORMATS, "pattern_options": options}
+
+
+def _count_values(value: Any) -> int:
+    """At least as many as there are values in a JSON value."""
+    text = json.dumps(value)
+    return 1 + text.count(",") + text.count(":") + text.count("[") + text.count("{")
+
+
 def _problems(errors: Iterable[Any]) -> tuple[str, ...]:
     """The first of them, each of a length that can be shown to a model."""
-    found = [
-        f"{_path(error.instance_path)}: {_cut(error.message)}" for error in itertools.islice(errors, _MAX_PROBLEMS + 1)
-    ]
-    return (*found[:_MAX_PROBLEMS], "$: and more") if len(found) > _MAX_PROBLEMS else tuple(found)
+    return _first(f"{_path(error.instance_path)}: {_cut(error.message)}" for error in errors)
+
+
+def _first(problems: Iterable[str]) -> tuple[str, ...]:
+    found = tuple(itertools.islice(problems, _MAX_PROBLEMS + 1))
+    return (*found[:_MAX_PROBLEMS], "$: and more") if len(found) > _MAX_PROBLEMS else found
 
 
 def _cut(text: str) -> str:
@@ -152,15 +219,7 @@ def _cut(text: str) -> str:
 
 _MAX_PROBLEMS: Final = 50
 _MAX_MESSAGE: Final = 300
-
-
-def _validator(schema: dict[str, Any]) -> Any:
-    # Imported when a tool is first registered: the library takes as long to load as the rest of this package.
-    import jsonschema_rs  # noqa: PLC0415
-
-    return jsonschema_rs.Draft7Validator(
-        schema, validate_formats=True, formats=_LATER_FORMATS, pattern_options=jsonschema_rs.RegexOptions()
-    )
+_MAX_CHECKS: Final = 200_000  # values of the schema times values of the input, for which every error is listed
 
 
 # Formats that draft 7 does not have yet, and providers have.
@@ -183,26 +242,27 @@ def _path(steps: Iterable[str | int]) -> str:
 # --- the subset ------------------------------------------------------------------------------------------------------
 
 
-def _problems_of_schema(schema: Any, where: str) -> Iterable[str]:
+def _problems_of_schema(schema: Any, where: str, pattern_bytes: int) -> Iterable[str]:
     if not isinstance(schema, dict):
-        yield f"{where}: a schema is an object, not {schema!r}"
+        yield f"{where}: a schema is an object, not {_cut(repr(schema))}"
         return
     for keyword, value in schema.items():
         if keyword in REFUSED:
             yield f"{where}: {keyword!r} is not accepted by every provider"
         elif keyword not in ALLOWED:
-            yield f"{where}: unknown keyword {keyword!r}"
-        elif not _fits(keyword, value):
-            yield f"{where}.{keyword}: {value!r} is not {ALLOWED[keyword]}"
+            yield f"{where}: unknown keyword {_cut(repr(keyword))}"
+        elif not fits_subset(keyword, value, pattern_bytes):
+            yield f"{where}.{keyword}: {_cut(repr(value))} is not {ALLOWED[keyword]}"
     properties = schema.get("properties")
     if isinstance(properties, dict):
         for name, inner in properties.items():
-            yield from _problems_of_schema(inner, f"{where}.properties.{name}")
+            yield from _problems_of_schema(inner, f"{where}.properties.{shorten_name(name)}", pattern_bytes)
     if isinstance(schema.get("items"), dict):
-        yield from _problems_of_schema(schema["items"], f"{where}.items")
+        yield from _problems_of_schema(schema["items"], f"{where}.items", pattern_bytes)
 
 
-def _fits(keyword: str, value: Any) -> bool:
+def fits_subset(keyword: str, value: Any, pattern_bytes: int = MAX_PATTERN_BYTES) -> bool:
+    """Whether a keyword of the subset has a value that it may have. What is within ``properties`` is not checked."""
     match keyword:
         case "type":
             names = value if isinstance(value, list) else [value]
@@ -220,7 +280,7 @@ def _fits(keyword: str, value: Any) -> bool:
         case "format":
             return value in FORMATS
         case "pattern":
-            return isinstance(value, str) and _is_linear_pattern(value)
+            return isinstance(value, str) and _is_linear_pattern(value, pattern_bytes)
         case "minimum" | "maximum":
             return isinstance(value, int | float) and not isinstance(value, bool)
         case "minLength" | "maxLength" | "minItems" | "maxItems":
@@ -235,11 +295,11 @@ def _is_list_of_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value) and len(set(value)) == len(value)
 
 
-def _is_linear_pattern(pattern: str) -> bool:
+def _is_linear_pattern(pattern: str, pattern_bytes: int) -> bool:
     import jsonschema_rs  # noqa: PLC0415
 
     try:
-        _validator({"pattern": pattern})
+        jsonschema_rs.Draft7Validator({"pattern": pattern}, **_terms(pattern_bytes))
     except (ValueError, jsonschema_rs.ValidationError):
         return False
     return True

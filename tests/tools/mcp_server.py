@@ -18,6 +18,9 @@ from mcp.server import Server
 SOUND = base64.b64encode(b"RIFF....WAVE").decode()
 NULLABLE = {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}
 
+DOUBLED = {f"d{at}": {"allOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(18)}
+BOMB = {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": {**DOUBLED, "d18": {"type": "string"}}}
+
 
 def described(name: str, schema: dict[str, Any] | None = None, **more: Any) -> types.Tool:
     return types.Tool(name=name, description=f"The tool {name}.", input_schema=schema or {"type": "object"}, **more)
@@ -37,7 +40,7 @@ PAGES = [
         described("x" * 100),
         described("die-once"),
     ],
-    [described("every_kind_of_content"), described("Second-Page.tool")],
+    [described("every_kind_of_content"), described("bomb", BOMB), described("Second-Page.tool")],
 ]  # fmt: skip
 
 

@@ -106,9 +106,11 @@ async def test_the_tools_of_a_server_are_named_by_both_on_every_page_of_its_list
         assert echo.input_schema["properties"]["to"] == {"type": ["string", "null"], "default": None}
         assert not echo.requires_workspace
         assert tools.failures == {}
-        (refused,) = tools.refused
-        assert (refused.server, refused.tool) == ("probe", "every_kind_of_content")
-        assert "is taken" in refused.reasons[0]
+        taken, bomb = tools.refused
+        assert (taken.server, taken.tool) == ("probe", "every_kind_of_content")
+        assert "is taken" in taken.reasons[0]
+        assert (bomb.server, bomb.tool) == ("probe", "bomb")
+        assert "more than 10000 values" in bomb.reasons[0]
 
 
 async def test_what_a_tool_can_do_is_what_we_say_and_not_what_it_says() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from decimal import Decimal
 from pathlib import Path
 
@@ -347,6 +348,21 @@ async def test_a_tier_without_a_model_is_an_error_result_and_makes_no_session(tm
         (result,) = [block for block in results if isinstance(block, ToolResultBlock)]
         assert result.is_error
         assert "no_model_available_for_tier" in str(result.content)
+        assert len(await it.store.list_sessions()) == 1
+
+
+async def test_an_output_schema_that_is_too_large_is_an_error_result_and_makes_no_session(tmp_path: Path) -> None:
+    doubled = {f"d{at}": {"allOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(30)}
+    schema = {"$ref": "#/$defs/d0", "$defs": {**doubled, "d30": {"type": "string"}}}
+    async with ground(tmp_path, "anthropic", "gemini") as it:
+        agent = await it.agent(delegates=True)
+        it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": "Think", "output_schema": json.dumps(schema)})
+        ended = await agent.ask(it.session, "Have somebody think")
+        assert ended.fault is None
+        results = [b for one in await messages(it.store, it.session) for b in one.content]
+        (result,) = [block for block in results if isinstance(block, ToolResultBlock)]
+        assert result.is_error
+        assert "output_schema is too large" in str(result.content)
         assert len(await it.store.list_sessions()) == 1
 
 

@@ -1,6 +1,6 @@
 """A foreign JSON Schema brought into the subset that every provider accepts.
 
-    eased(schema) -> Eased(schema, widened)
+    eased(schema) -> Eased(schema, widened, size)        SchemaSizeError, if it is beyond a limit
 
 References are written out, a choice between null and something becomes a type that may be null, alternatives are
 joined, and restrictions that the subset cannot say are left off. ``widened`` names each place where that made the
@@ -10,13 +10,14 @@ only ever widens. An input that the foreign schema accepts is never refused here
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from dragoman.exchange import SideEffects, ToolDefinition
-from dragoman.toolschema import ALLOWED, FORMATS, TYPES, problems_of_tool
+from dragoman.schema_limits import SchemaSize, find_reference, measure_schema, shorten_name
+from dragoman.toolschema import ALLOWED, FORMATS, TYPES, fits_subset
 
 _MAX_DEPTH: Final = 24
 _ANNOTATIONS: Final = frozenset(
@@ -32,19 +33,22 @@ class Eased(msgspec.Struct, frozen=True):
 
     schema: dict[str, Any]
     widened: tuple[str, ...] = ()
+    size: SchemaSize = SchemaSize()  # of the schema that it was made of
 
 
 def eased(schema: Mapping[str, Any]) -> Eased:
-    """The schema of a tool's input, in the subset."""
-    easing = _Easing(schema)
+    """The schema of a tool's input, in the subset. It is measured first, and refused if it is too large."""
+    size = measure_schema(schema)
+    easing = _Easing(schema, size)
     made = easing.schema(schema, "$", ())
     made["type"] = "object"  # a tool's input is one, whether its schema says so or not
-    return Eased(made, tuple(easing.widened))
+    return Eased(made, tuple(easing.widened), size)
 
 
 class _Easing:
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: Mapping[str, Any], size: SchemaSize) -> None:
         self._root = root
+        self._pattern_bytes = size.pattern_bytes
         self.widened: list[str] = []
 
     def schema(self, schema: Any, where: str, through: tuple[str, ...]) -> dict[str, Any]:
@@ -85,7 +89,8 @@ class _Easing:
             case "required" if isinstance(value, list):
                 return {"required": list(dict.fromkeys(name for name in value if isinstance(name, str)))}
             case _ if keyword in ALLOWED:
-                return {keyword: value} if _is_in_subset({keyword: value}) else self._wide(where, keyword)
+                is_in_subset = fits_subset(keyword, value, self._pattern_bytes)
+                return {keyword: value} if is_in_subset else self._wide(where, keyword)
             case _:
                 return {} if keyword in _ANNOTATIONS else self._wide(where, keyword)
 
@@ -96,7 +101,7 @@ class _Easing:
         properties, items, rest = schema.get("properties"), schema.get("items"), schema.get("additionalProperties")
         if isinstance(properties, Mapping):
             made["properties"] = {
-                str(name): self.schema(inner, f"{where}.properties.{name}", through)
+                str(name): self.schema(inner, f"{where}.properties.{shorten_name(name)}", through)
                 for name, inner in properties.items()
             }
         if isinstance(items, Mapping) and "prefixItems" not in schema:
@@ -125,20 +130,14 @@ class _Easing:
                 for index, inner in enumerate(_list(schema.get(keyword)))
             ]
             if alternatives:
-                joined = alternatives[0]
-                for other in alternatives[1:]:
-                    joined = _either(joined, other)
                 if not _is_plain_choice(alternatives):
                     self._wide(where, keyword)
-                yield joined
+                yield _any_of(alternatives)
 
     def _referred(self, reference: str, where: str, through: tuple[str, ...]) -> dict[str, Any]:
-        target: Any = self._root
         if reference in through or not reference.startswith("#"):
             return self._wide(where, f"the reference {reference!r}")
-        for step in reference.removeprefix("#").split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~").replace("%25", "%")
-            target = target.get(name) if isinstance(target, Mapping) else None
+        target = find_reference(self._root, reference)
         if target is None:
             return self._wide(where, f"the reference {reference!r}, which leads nowhere")
         return self.schema(target, where, (*through, reference))
@@ -150,11 +149,6 @@ def _list(value: Any) -> list[Any]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_in_subset(schema: dict[str, Any]) -> bool:
-    probe = ToolDefinition("probe", "", {"type": "object", "properties": {"x": schema}}, SideEffects.NONE)
-    return not problems_of_tool(probe)
 
 
 def _types(schema: Mapping[str, Any]) -> list[str]:
@@ -172,15 +166,23 @@ def _is_plain_choice(alternatives: list[dict[str, Any]]) -> bool:
 # --- two schemas as one ----------------------------------------------------------------------------------------------
 
 
+def _any_of(alternatives: list[dict[str, Any]]) -> dict[str, Any]:
+    """Accepts what at least one of them accepts. Joined by halves: one by one, the joined one is copied each time."""
+    if len(alternatives) == 1:
+        return alternatives[0]
+    half = len(alternatives) // 2
+    return _either(_any_of(alternatives[:half]), _any_of(alternatives[half:]))
+
+
 def _either(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Accepts what at least one of them accepts."""
     made: dict[str, Any] = {word: one.get(word, other.get(word)) for word in _WORDS if word in one or word in other}
     if "type" in one and "type" in other:
         types = list(dict.fromkeys([*_types(one), *_types(other)]))
         made["type"] = types[0] if len(types) == 1 else types
-    values = [_values(one), _values(other)]
-    if values[0] is not None and values[1] is not None:
-        made["enum"] = [*values[0], *(value for value in values[1] if value not in values[0])]
+    ours, theirs = _values(one), _values(other)
+    if ours is not None and theirs is not None:
+        made["enum"] = list({json.dumps(value, sort_keys=True): value for value in (*ours, *theirs)}.values())
         return made
     for about, keywords in _ABOUT.items():
         made.update(_either_about(one, other, about, keywords))

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from dragoman.errors import ToolFailedError, ToolSourceError
+from dragoman.errors import SchemaSizeError, ToolFailedError, ToolSourceError
 from dragoman.exchange import SideEffects, ToolDefinition
 from dragoman.message import (
     AudioBlock,
@@ -155,15 +155,23 @@ def _bring_in(connection: _Connection, tool: mcp.Tool, tools: dict[str, Tool], r
     server = connection.server
     if server.allowed is not None and tool.name not in server.allowed:
         return
-    made = _tool_from(connection, tool)
+    try:
+        made = _tool_from(connection, tool)
+    except SchemaSizeError as error:
+        _refuse(server, tool, (str(error),), refused)
+        return
     problems = problems_of_tool(made.definition)
     if made.name in tools:
         problems = (f"name: {made.name!r} is taken by another of its tools", *problems)
     if problems:
-        refused.append(RefusedTool(server.name, tool.name, problems))
-        _log.warning("the tool %s of the MCP server %s is left out: %s", tool.name, server.name, "; ".join(problems))
+        _refuse(server, tool, problems, refused)
     else:
         tools[made.name] = made
+
+
+def _refuse(server: McpServer, tool: mcp.Tool, problems: tuple[str, ...], refused: list[RefusedTool]) -> None:
+    refused.append(RefusedTool(server.name, tool.name, problems))
+    _log.warning("the tool %s of the MCP server %s is left out: %s", tool.name, server.name, "; ".join(problems))
 
 
 def _tool_from(connection: _Connection, tool: mcp.Tool) -> Tool:

@@ -20,12 +20,21 @@ import msgspec
 
 from dragoman.bus import catalogue
 from dragoman.entries import DELEGATE
-from dragoman.errors import DragomanError, JsonError, RoutingFailedError, ToolFailedError
+from dragoman.errors import (
+    DragomanError,
+    InputError,
+    JsonError,
+    RoutingFailedError,
+    SchemaSizeError,
+    ToolFailedError,
+)
 from dragoman.exchange import Options, ResponseFormat, SideEffects, StopReason, ToolDefinition
 from dragoman.jsontext import read_json
 from dragoman.message import TextBlock
 from dragoman.routing import TIERS
+from dragoman.schema_limits import measure_schema
 from dragoman.tools import Tool, ToolContext
+from dragoman.toolschema import problems_of_value
 from dragoman.turn.telling import tell
 from dragoman.turn.values import AnswerEnded, TurnEnded
 
@@ -169,8 +178,11 @@ class _Delegation:
             return Options(max_output_tokens=self._max_tokens)
         try:
             schema = read_json(self._schema)
+            measure_schema(schema)  # before a worker is asked for something that cannot be checked
         except JsonError as error:
             raise _Failed("output_schema_validation_failed", f"output_schema is not JSON: {error}") from None
+        except SchemaSizeError as error:
+            raise _Failed("output_schema_validation_failed", f"output_schema is too large: {error}") from None
         wanted = ResponseFormat("json_schema", schema, "result")
         return Options(max_output_tokens=self._max_tokens, response_format=wanted)
 
@@ -222,13 +234,10 @@ class _Delegation:
     def _check(self, text: str, options: Options) -> None:
         if options.response_format is None:
             return
-        import jsonschema_rs  # noqa: PLC0415
-
         try:
-            found = jsonschema_rs.validator_for(options.response_format.json_schema or {}).iter_errors(read_json(text))
-            problems = [f"{'/'.join(map(str, one.instance_path)) or '$'}: {one.message}" for one in found]
-        except (JsonError, ValueError) as error:
-            problems = [str(error)]
+            problems = problems_of_value(options.response_format.json_schema or {}, read_json(text))
+        except InputError as error:
+            problems = (str(error),)
         if problems:
             raise _Failed("output_schema_validation_failed", "; ".join(problems[:5]))
 

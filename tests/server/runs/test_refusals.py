@@ -35,6 +35,7 @@ def tool_named(name: str, **parameters: Any) -> dict[str, Any]:
     return {"name": name, "description": "", "parameters": {"type": "object", **parameters}}
 
 
+DOUBLED = {f"d{at}": {"properties": {key: {"$ref": f"#/$defs/d{at + 1}"} for key in "ab"}} for at in range(18)}
 FOREIGN = "https://evil.example/storage/v1/object/sign/agent-files/agent-inputs/u/t/r/x.png?token=x"
 CASES: dict[str, tuple[dict[str, Any], int, str]] = {
     "no messages": ({"messages": None}, 422, "invalid_request"),
@@ -120,6 +121,27 @@ CASES: dict[str, tuple[dict[str, Any], int, str]] = {
     "an unknown model": ({"forwardedProps": {"model": "nobody"}}, 422, "unknown_model"),
     "a model that is a number": ({"forwardedProps": {"model": 5}}, 422, "invalid_request"),
     "a tool with a bad name": ({"tools": [tool_named("a b")]}, 422, "invalid_tool_schema"),
+    "a tool with a schema that grows without end": (
+        {"tools": [tool_named("a", properties={"x": {"$ref": "#/$defs/d0"}}, **{"$defs": DOUBLED})]},
+        422,
+        "schema_too_large",
+    ),
+    "a tool with many patterns": (
+        {"tools": [tool_named("a", properties={f"p{at}": {"pattern": "x"} for at in range(65)})]},
+        422,
+        "schema_too_large",
+    ),
+    "tools with many patterns": (
+        {"tools": [tool_named(f"t{at}", properties={"p": {"pattern": "x"}}) for at in range(65)]},
+        422,
+        "schema_too_large",
+    ),
+    "tools with many values": (
+        {"tools": [tool_named(f"t{at}", properties={"p": {"enum": list(range(9_000))}}) for at in range(3)]},
+        422,
+        "schema_too_large",
+    ),
+    "many tools": ({"tools": [tool_named(f"t{at}") for at in range(129)]}, 422, "too_many_tools"),
     "a tool of a name that the agent has": ({"tools": [tool_named("look")]}, 422, "invalid_tool_schema"),
     "a resume of nothing": (
         {"resume": [{"interruptId": "int-1", "status": "resolved", "payload": {"approved": True}}]},

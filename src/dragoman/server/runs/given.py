@@ -17,7 +17,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from dragoman.errors import SchemaSizeError
 from dragoman.exchange import SideEffects, ToolDefinition
+from dragoman.schema_limits import SchemaSize, shorten_name
 from dragoman.server.asking import identifier, read_as
 from dragoman.server.refusing import Refusal
 from dragoman.server.runs.field_names import camel_case
@@ -26,6 +28,9 @@ from dragoman.value import check_plain
 
 Role = Literal["user", "assistant", "system", "developer", "tool", "reasoning", "activity"]
 MOST_PARTS: Final = 256
+MOST_TOOLS: Final = 128
+MOST_SCHEMA_VALUES: Final = 20_000  # of all tools together, references written out
+MOST_PATTERNS: Final = 64  # of all tools together
 _ROLES: Final = ("user", "assistant", "system", "developer", "tool", "reasoning", "activity")
 _MAY_BE_SILENT: Final = ("assistant", "tool")  # a message that only calls tools, a tool that returns nothing
 _OTHERS: Final = ("tool_use", "tool_result", "thinking", "redacted_thinking", "toolCall", "tool_call", "reasoning")
@@ -150,7 +155,7 @@ def read_given(value: object) -> Given:
         version=said.protocol_version,
         parent_run_id=None if said.parent_run_id is None else identifier(said.parent_run_id, "parentRunId"),
         state=None if state == {} else state,
-        tools=tuple(_tool(tool) for tool in said.tools or ()),
+        tools=_tools(said.tools or []),
         context=_context(said.context or []),
         model=_model(said.forwarded_props),
         resume=tuple(said.resume or ()),
@@ -179,10 +184,30 @@ def _has_nul(value: Any) -> bool:
             return False
 
 
-def _tool(said: ToolGiven) -> ToolDefinition:
-    schema = _kept(said.parameters, f"the parameters of {said.name!r}") or _NO_PARAMETERS
-    wanted = eased(schema).schema  # the client checks what it is given; a model is told what every provider takes
-    return ToolDefinition(said.name, said.description, wanted, SideEffects.NONE, requires_workspace=False)
+def _tools(said: list[ToolGiven]) -> tuple[ToolDefinition, ...]:
+    if len(said) > MOST_TOOLS:
+        raise Refusal(422, "too_many_tools", f"tools has {len(said)} items, more than the {MOST_TOOLS} allowed.")
+    definitions: list[ToolDefinition] = []
+    values = patterns = 0
+    for tool in said:
+        definition, size = _tool(tool)
+        definitions.append(definition)
+        values, patterns = values + size.values, patterns + size.patterns
+        if values > MOST_SCHEMA_VALUES or patterns > MOST_PATTERNS:
+            limits = f"{MOST_SCHEMA_VALUES} values and {MOST_PATTERNS} patterns"
+            raise Refusal(422, "schema_too_large", f"The parameters of all tools together have more than {limits}.")
+    return tuple(definitions)
+
+
+def _tool(said: ToolGiven) -> tuple[ToolDefinition, SchemaSize]:
+    place = f"the parameters of {shorten_name(said.name)!r}"
+    schema = _kept(said.parameters, place) or _NO_PARAMETERS
+    try:
+        made = eased(schema)  # the client checks what it is given; a model is told what every provider takes
+    except SchemaSizeError as error:
+        raise Refusal(422, error.code, f"{place}: {error}.") from None
+    definition = ToolDefinition(said.name, said.description, made.schema, SideEffects.NONE, requires_workspace=False)
+    return definition, made.size
 
 
 def _context(said: list[ContextGiven]) -> str | None:

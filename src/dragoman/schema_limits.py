@@ -1,0 +1,120 @@
+"""Limits for a JSON Schema from outside, checked before anything is made of it.
+
+    size = measure_schema(schema)        SchemaSizeError with the path and the limit, or how large it is
+
+A schema of 2 KB can stand for millions: references that are written out double at each step, and patterns compile to
+many times their length. The measurement follows every reference as often as it is used and stops at the first limit,
+so it visits at most ``MAX_VALUES`` values. A reference that leads back to itself is followed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.errors import SchemaSizeError
+
+MAX_VALUES: Final = 10_000  # objects, lists, texts, numbers
+MAX_CHARACTERS: Final = 256 * 1024  # of keys and texts
+MAX_DEPTH: Final = 128
+MAX_PATTERNS: Final = 64
+MAX_PATTERN_BYTES: Final = 512 * 1024  # of one compiled pattern
+MAX_PATTERNS_BYTES: Final = 2 * 1024 * 1024  # of all patterns of a schema together
+_DEFINITIONS: Final = ("$defs", "definitions")
+_DATA: Final = ("const", "default", "enum", "example", "examples")
+_SHOWN: Final = 40  # characters of a name in a path
+
+
+class SchemaSize(msgspec.Struct, frozen=True):
+    """How large a schema is with its references written out."""
+
+    values: int = 0
+    patterns: int = 0
+    is_recursive: bool = False
+
+    @property
+    def pattern_bytes(self) -> int:
+        """How large each of its patterns may be when compiled: an equal share."""
+        return min(MAX_PATTERN_BYTES, MAX_PATTERNS_BYTES // max(self.patterns, 1))
+
+
+def measure_schema(schema: Any) -> SchemaSize:
+    """The size of a schema, or ``SchemaSizeError``."""
+    measurement = _Measurement(schema)
+    measurement.visit(schema, "$", 0, ())
+    return SchemaSize(measurement.values, measurement.patterns, measurement.is_recursive)
+
+
+def find_reference(root: Any, reference: str) -> Any:
+    """What a reference within a schema points to; nothing if it points outside or nowhere."""
+    if not reference.startswith("#"):
+        return None
+    target = root
+    for step in reference.removeprefix("#").split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~").replace("%25", "%")
+        target = target.get(name) if isinstance(target, Mapping) else None
+    return target
+
+
+def shorten_name(name: object) -> str:
+    """A property's name as a path shows it."""
+    text = str(name)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+class _Measurement:
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._characters = 0
+        self.values = 0
+        self.patterns = 0
+        self.is_recursive = False
+
+    def visit(self, value: Any, where: str, depth: int, through: tuple[str, ...] | None) -> None:
+        """Count a value and everything in it. ``through``: the references that led here; none: follow none."""
+        self.values += 1
+        if self.values > MAX_VALUES:
+            raise _too_large(where, f"more than {MAX_VALUES} values once its references are written out")
+        if depth > MAX_DEPTH:
+            raise _too_large(where, f"nested deeper than {MAX_DEPTH} levels")
+        match value:
+            case str():
+                self._count_text(value, where)
+            case dict() | Mapping():
+                self._visit_object(value, where, depth, through)
+            case list():
+                for index, item in enumerate(value):
+                    self.visit(item, f"{where}[{index}]", depth + 1, through)
+
+    def _visit_object(self, value: Mapping[str, Any], where: str, depth: int, through: tuple[str, ...] | None) -> None:
+        for key, inner in value.items():
+            self._count_text(key, where)
+            self._count_patterns(key, inner, where)
+            is_apart = key in _DATA or (key in _DEFINITIONS and value is self._root)
+            self.visit(inner, f"{where}.{shorten_name(key)}", depth + 1, None if is_apart else through)
+        reference = value.get("$ref")
+        if through is None or not isinstance(reference, str):
+            return
+        if reference in through:
+            self.is_recursive = True
+        else:
+            self.visit(find_reference(self._root, reference), where, depth + 1, (*through, reference))
+
+    def _count_text(self, text: str, where: str) -> None:
+        self._characters += len(text)
+        if self._characters > MAX_CHARACTERS:
+            raise _too_large(where, f"more than {MAX_CHARACTERS} characters once its references are written out")
+
+    def _count_patterns(self, key: str, inner: Any, where: str) -> None:
+        if key == "pattern" and isinstance(inner, str):
+            self.patterns += 1
+        elif key == "patternProperties" and isinstance(inner, dict):
+            self.patterns += len(inner)
+        if self.patterns > MAX_PATTERNS:
+            raise _too_large(where, f"more than {MAX_PATTERNS} patterns")
+
+
+def _too_large(where: str, what: str) -> SchemaSizeError:
+    return SchemaSizeError(what, where=where)

@@ -1,0 +1,138 @@
+"""How large a schema from outside may be, whatever it is made of."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dragoman.errors import SchemaSizeError, ToolSchemaError
+from dragoman.exchange import SideEffects, ToolDefinition
+from dragoman.schema_limits import MAX_CHARACTERS, MAX_DEPTH, MAX_PATTERNS, MAX_VALUES, measure_schema
+from dragoman.tools import easing
+from dragoman.toolschema import Toolbox, problems_of_tool, problems_of_value
+
+Doubled = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def chain(length: int, doubled: Doubled) -> dict[str, Any]:
+    """Definitions of which each uses the next one twice: the last one is used 2^length times."""
+    definitions = {f"d{at}": doubled({"$ref": f"#/$defs/d{at + 1}"}) for at in range(length)}
+    definitions[f"d{length}"] = {"type": "string"}
+    return {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": definitions}
+
+
+def everybody(count: int) -> dict[str, Any]:
+    """Definitions of which each uses all others: written out, there are count! ways through them."""
+    names = [f"d{at}" for at in range(count)]
+    each = {"type": "object", "properties": {name: {"$ref": f"#/$defs/{name}"} for name in names}}
+    return {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": dict.fromkeys(names, each)}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"items": schema}
+    return {"type": "object", "properties": {"x": schema}}
+
+
+def patterns(count: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"p{at}": {"pattern": f"^{at}$"} for at in range(count)}}
+
+
+BOMBS = {
+    "references that double within properties": chain(18, lambda ref: {"properties": {"a": ref, "b": ref}}),
+    "references that double within allOf": chain(18, lambda ref: {"allOf": [ref, ref]}),
+    "references that double within alternatives": chain(18, lambda ref: {"anyOf": [ref, {"items": ref}]}),
+    "references from each to all": everybody(12),
+    "a long text that is used often": {
+        "properties": {f"p{at}": {"$ref": "#/$defs/long"} for at in range(100)},
+        "$defs": {"long": {"description": "x" * (MAX_CHARACTERS // 50)}},
+    },
+    "a deep schema": nested(MAX_DEPTH),
+    "many patterns": patterns(MAX_PATTERNS + 1),
+    "many patterns by a reference": {
+        "properties": {f"p{at}": {"$ref": "#/$defs/p"} for at in range(MAX_PATTERNS + 1)},
+        "$defs": {"p": {"pattern": "^x$"}},
+    },
+    "many patterns of names": {"patternProperties": {f"^{at}$": {} for at in range(MAX_PATTERNS + 1)}},
+    "many values": {"properties": {"x": {"enum": list(range(MAX_VALUES))}}},
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+def test_a_schema_beyond_a_limit_is_refused_with_the_place_and_the_limit(bomb: dict[str, Any]) -> None:
+    with pytest.raises(SchemaSizeError, match=r"^\$.*: (more than \d+|nested deeper than \d+)") as caught:
+        measure_schema(bomb)
+    assert caught.value.code == "schema_too_large"
+
+
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+def test_nothing_is_made_of_a_schema_beyond_a_limit(bomb: dict[str, Any]) -> None:
+    for make in (easing.eased, lambda schema: problems_of_value(schema, {"x": 1})):
+        with pytest.raises(SchemaSizeError):
+            make(bomb)
+    tool = ToolDefinition("probe", "", {"type": "object", **bomb}, SideEffects.NONE)
+    assert len(problems_of_tool(tool)) == 1  # the limit, and no second look at the rest
+    with pytest.raises(ToolSchemaError, match=r"more than|deeper than"):
+        Toolbox([tool])
+
+
+def test_a_schema_at_every_limit_is_measured_and_taken() -> None:
+    for schema in (nested(MAX_DEPTH - 4), patterns(MAX_PATTERNS), chain(8, lambda ref: {"items": ref})):
+        easing.eased(schema)
+    assert measure_schema(patterns(7)).patterns == 7
+
+
+def test_a_recursive_schema_is_no_bomb() -> None:
+    tree = {"type": "object", "properties": {"left": {"$ref": "#/$defs/T"}, "right": {"$ref": "#/$defs/T"}}}
+    schema = {"$ref": "#/$defs/T", "$defs": {"T": tree}}
+    assert measure_schema(schema).is_recursive
+    assert problems_of_value(schema, {"left": {"right": {}}}) == ()
+    assert problems_of_value(schema, {"left": {"right": 1}}) == ("$: it does not fit the schema",)
+
+
+def test_a_reference_in_data_is_no_reference() -> None:
+    data = {"$ref": "#/properties/x"}
+    assert measure_schema({"properties": {"x": {"const": data, "default": data, "enum": [data]}}}).values < 20
+
+
+def test_a_pattern_that_compiles_to_much_is_refused_by_its_place_and_left_off_a_foreign_schema() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": r"^\p{L}{200}$"}}}
+    (problem,) = problems_of_tool(ToolDefinition("probe", "", schema, SideEffects.NONE))
+    assert problem.startswith("$.properties.x.pattern: ")
+    made = easing.eased(schema)
+    assert made.schema["properties"]["x"] == {"type": "string"}
+    assert made.widened == ("$.properties.x: pattern",)
+
+
+def test_all_patterns_of_a_schema_share_one_limit() -> None:
+    weight = r"^\p{L}{5}"  # which one pattern may have, and not every one of many
+    alone, many = ({"type": "object", "properties": {f"p{at}": {"pattern": weight}}} for at in range(2))
+    assert easing.eased(alone).widened == ()
+    many["properties"] = {f"p{at}": {"pattern": f"{weight}{at}$"} for at in range(MAX_PATTERNS)}
+    assert len(easing.eased(many).widened) == MAX_PATTERNS
+
+
+def test_one_problem_is_named_of_a_large_input_that_is_wrong_everywhere() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "string"}}}}
+    box = Toolbox([ToolDefinition("probe", "", schema, SideEffects.NONE)])
+    assert box.problems("probe", {"x": [1] * 200_000}) == ('$.x[0]: 1 is not of type "string"',)
+    assert len(box.problems("probe", {"x": [1] * 100})) == 51  # each one, up to fifty, and that there are more
+
+
+def test_alternatives_are_joined_in_steps_that_grow_little_faster_than_they(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = itertools.count()
+    join = easing._either_property
+
+    def counted(*terms: Any) -> dict[str, Any]:
+        next(steps)
+        return join(*terms)
+
+    monkeypatch.setattr(easing, "_either_property", counted)
+    kinds = [{"type": "object", "properties": {f"p{at}": {}}, "additionalProperties": False} for at in range(1_000)]
+    made = easing.eased({"properties": {"x": {"anyOf": kinds}}}).schema["properties"]["x"]
+    assert len(made["properties"]) == 1_000
+    assert next(steps) <= 1_000 * 10  # 2^10 alternatives; one by one there would be half a million
