@@ -258,7 +258,7 @@ def _message(wire: dict[str, Any], where: str) -> MessageGiven:
 
 def _allowed_wire(wire: dict[str, Any]) -> dict[str, Any]:
     """The fields of a message that a client may set."""
-    allowed = {name: wire[name] for name in _FIELDS if name in wire}
+    allowed: dict[str, Any] = {name: wire[name] for name in _FIELDS if name in wire}
     if "toolCalls" in wire:
         calls = wire["toolCalls"]
         allowed["toolCalls"] = [_allowed_call(call) for call in calls] if isinstance(calls, list) else calls
