@@ -28,6 +28,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
+from dragoman import permissions
 from dragoman.errors import DamagedError, StorageError, StoreUnusableError
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class FolderBlobs:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        permissions.restrict(folder)
 
     async def put(self, sha256: str, data: bytes) -> None:
         await asyncio.to_thread(self._put, sha256, data)
@@ -179,10 +181,10 @@ class FolderBlobs:
 
     def _write(self, path: Path, data: bytes) -> None:
         is_new = not self.folder.exists()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        permissions.make_folder(path.parent)
         made = path.with_name(f".{secrets.token_hex(8)}")
         try:
-            with made.open("wb") as file:
+            with permissions.open_new(made) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from dragoman import permissions
 from dragoman.attachments.paths import checked_bucket, missing
 from dragoman.attachments.values import Chunks
 from dragoman.errors import StorageError
@@ -31,6 +32,7 @@ class FolderStorage:
     def __init__(self, folder: Path, bucket: str) -> None:
         self.bucket = checked_bucket(bucket)
         self._root = Path(os.path.abspath(folder)) / bucket
+        permissions.restrict(self._root)
 
     async def write(self, path: str, data: bytes, headers: Mapping[str, str]) -> None:  # noqa: ARG002  we serve it
         await asyncio.to_thread(self._write, path, data)
@@ -73,9 +75,9 @@ class FolderStorage:
             place = self._place(path)
             if place is None:
                 raise StorageError("a link lies where a folder of attachments should be", where=str(self._root))
-            new = _made_folders(place.parent)
+            made = permissions.make_folder(place.parent)
             self._put(place, data)
-            for folder in (place.parent, *new):
+            for folder in (place.parent, *(one.parent for one in made)):
                 _sync(folder)
         except OSError as error:
             raise _failed(error) from error
@@ -83,11 +85,10 @@ class FolderStorage:
     def _put(self, place: Path, data: bytes) -> None:
         made = place.with_name(f".{secrets.token_hex(8)}")
         try:
-            descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
+            with permissions.open_new(made) as file:
                 file.write(data)
                 file.flush()
-                os.fsync(descriptor)
+                os.fsync(file.fileno())
             made.replace(place)
         finally:
             made.unlink(missing_ok=True)
@@ -144,17 +145,6 @@ async def _chunks(file: BinaryIO) -> AsyncGenerator[bytes]:
     with file:
         while chunk := await asyncio.to_thread(file.read, _CHUNK):
             yield chunk
-
-
-def _made_folders(folder: Path) -> list[Path]:
-    """Make a folder and those above it; the folders that hold a new one, to be synced."""
-    new: list[Path] = []
-    while not folder.exists():
-        new.append(folder)
-        folder = folder.parent
-    for one in reversed(new):
-        one.mkdir(mode=0o700, exist_ok=True)
-    return [one.parent for one in new]
 
 
 def _sync(folder: Path) -> None:

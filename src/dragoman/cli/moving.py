@@ -23,7 +23,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from dragoman import formats, pages
+from dragoman import formats, pages, permissions
 from dragoman.cli.convert import BY_SUFFIX, document_or_lines, tell_losses
 from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
 from dragoman.cli.terminal import console, counted, for_terminals, print_json, print_line, progress, safe_line, size
@@ -157,7 +157,8 @@ def _target(to: Path | None) -> Iterator[IO[bytes]]:
         return
     part = to.with_name(f".{to.name}.part")
     try:
-        with part.open("wb") as raw:
+        part.unlink(missing_ok=True)  # what an interrupted export left
+        with permissions.open_new(part) as raw:
             if to.suffix == ".gz":
                 with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
                     yield packed  # type: ignore[misc]
@@ -165,6 +166,8 @@ def _target(to: Path | None) -> Iterator[IO[bytes]]:
                 yield raw
             raw.flush()
             os.fsync(raw.fileno())
+        if to.exists():
+            part.chmod(to.stat().st_mode & 0o777)
         part.replace(to)
     except OSError as error:
         raise InputError(f"cannot be written ({error.strerror})", where=str(to)) from None

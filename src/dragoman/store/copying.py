@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
+from dragoman import permissions
 from dragoman.blobs import FolderBlobs
 from dragoman.errors import ConflictError, DamagedError
 from dragoman.store.operation import Rows, Statement, operation
@@ -41,7 +42,7 @@ async def backup(store: Store, target: Path, progress: Progress | None) -> Verif
     _remove(made)
     told = _Told(progress)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        permissions.make_folder(target.parent)
         await _copy_tables(store, made, told.part("tables"))
         async with SqliteStore(made, FolderBlobs(_beside(made))) as copy:  # which leaves nothing beside the file
             await _copy_blobs(store, copy, told.part("blobs"))

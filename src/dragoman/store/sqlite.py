@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import errno
 import functools
+import glob
 import os
 import queue
 import re
@@ -31,6 +32,7 @@ from typing import Any, Final, cast
 import apsw
 import msgspec
 
+from dragoman import permissions
 from dragoman.blobs import Blobs
 from dragoman.errors import DamagedError, DragomanError, FormatError, StorageError, StoreError, StoreUnusableError
 from dragoman.store import at_once
@@ -222,9 +224,11 @@ class SqliteStore(Store):
         lock = self._lock()
         try:
             if self.path is not None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                permissions.make_folder(self.path.parent)
                 self._check_file(self.path)
             with lock.held():
+                if self.path is not None:
+                    _keep_private(self.path)
                 connection = self._connection()
                 try:
                     self._migrate(connection)
@@ -364,6 +368,7 @@ class SqliteStore(Store):
 
 def _copy(source: apsw.Connection, target: Path, tell: Callable[[int, int], object] | None = None) -> None:
     target.unlink(missing_ok=True)
+    permissions.create_file(target)
     copy = apsw.Connection(str(target))
     try:
         with _transaction(source, "DEFERRED"), copy.backup("main", source, "main") as backup:
@@ -375,6 +380,18 @@ def _copy(source: apsw.Connection, target: Path, tell: Callable[[int, int], obje
         copy.pragma("journal_mode", "delete")  # one file and nothing beside it
     finally:
         copy.close()
+
+
+def _keep_private(path: Path) -> None:
+    """Make the file, if there is none, so that only we can read it; restrict what is there.
+
+    SQLite gives its log and its index of the log the mode of the database file.
+    """
+    permissions.create_file(path)
+    real = Path(os.path.realpath(path))
+    beside = [path.with_name(f"{path.name}-lock"), *path.parent.glob(f"{glob.escape(path.name)}.schema-*")]
+    logs = (real.with_name(real.name + end) for end in ("-wal", "-shm", "-journal"))
+    permissions.restrict(path, *logs, *beside)
 
 
 def _file_system(folder: Path) -> str:
