@@ -108,7 +108,7 @@ def test_without_a_policy_somebody_answers_whose_provider_has_a_key(home: Home) 
 def test_a_choice_that_cannot_be_called_is_refused_with_exit_code_1(with_policy: Home) -> None:
     done = with_policy.run("route", "explain", "hello", "--model", "gpt-5")
     assert done.returncode == 1
-    assert "Cannot use openai:gpt-5: no such model is set up here" in done.stdout
+    assert "Cannot use openai:gpt-5: OpenAI: no API key is set. Set OPENAI_API_KEY" in done.stdout
     assert "[routing_constraint_failure]" in done.stdout
     told = with_policy.json("route", "explain", "@gpt-5 hello")
     assert told["refusal"]["details"] == {

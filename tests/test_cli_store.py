@@ -555,6 +555,11 @@ def test_an_erasure_takes_the_files_beside_the_store(chats: Path) -> None:
     assert document("erase", "--user", "ada", "--yes", store=chats)["attachments"] == 0
 
 
+def test_an_erasure_of_nobody_says_so(chats: Path) -> None:
+    told = run("erase", "--user", "adda", "--yes", store=chats)
+    assert told.stdout.startswith("nothing of user 'adda' was found; check the spelling\n")
+
+
 @pytest.mark.parametrize("how", ["option", "variable", "file"])
 def test_an_erasure_finds_files_where_the_server_keeps_them(chats: Path, tmp_path: Path, how: str) -> None:
     place = (tmp_path / "files of others").as_uri()

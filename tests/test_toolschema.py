@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import ToolInputError, ToolSchemaError
-from dragoman.exchange import SideEffects, ToolDefinition
-from dragoman.toolschema import ALLOWED, FORMATS, REFUSED, TYPES, Toolbox, problems_of_tool
+from dragoman.exchange import ResponseFormat, SideEffects, ToolDefinition
+from dragoman.toolschema import ALLOWED, FORMATS, REFUSED, TYPES, Toolbox, output_problems, problems_of_tool
 from tests import strategies
 
 
@@ -225,3 +225,28 @@ def test_whatever_the_schema_is_registration_either_works_or_says_why(schema: An
         assert error.problems == problems_of_tool(definition) != ()  # noqa: PT017
     else:
         assert problems_of_tool(definition) == ()
+
+
+# --- structured output -----------------------------------------------------------------------------------------------
+
+
+def test_an_answer_may_fit_a_schema_with_everything_that_json_schema_has() -> None:
+    schema = {"anyOf": [{"$ref": "#/$defs/sum"}], "$defs": {"sum": {"type": "integer", "not": {"const": 4}}}}
+    wanted = ResponseFormat("json_schema", schema)
+    assert output_problems(wanted, "3") == ()
+    assert output_problems(wanted, "4") != ()
+    assert output_problems(ResponseFormat("json"), "[1]") == ()
+    assert output_problems(ResponseFormat("text"), "words") == ()
+    assert output_problems(ResponseFormat("json"), "words")[0].startswith("$: the answer is not JSON")
+
+
+def test_a_schema_that_names_a_file_or_a_server_reads_neither(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text("true")
+    for reference in ((tmp_path / "other.json").as_uri(), "http://127.0.0.1:9/other.json"):
+        (problem,) = output_problems(ResponseFormat("json_schema", {"$ref": reference}), "{}")
+        assert problem.startswith("$: the schema cannot be used")
+
+
+@pytest.mark.parametrize("schema", [{"type": 5}, {"pattern": "(?=a)b"}, {"$ref": "#/nowhere"}])
+def test_a_schema_that_is_none_is_a_problem_and_no_exception(schema: dict[str, Any]) -> None:
+    assert output_problems(ResponseFormat("json_schema", schema), '"b"') != ()

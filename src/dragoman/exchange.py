@@ -164,6 +164,8 @@ FAULT_CODES: Final = {
     "tool_input_truncated": "a call was cut off",
     "tool_input_invalid": "the input of a call is not a JSON object",
     "malformed_output": "the provider could not make sense of what its model said",
+    "output_invalid": "the answer is not JSON, or does not fit the schema that was asked for",
+    "output_truncated": "the answer reached its token limit before the JSON that was asked for was complete",
     "unexplained_error": "the provider ended the answer as failed and did not say why",
     "overloaded": "the provider is too busy",
     "rate_limited": "too much, too fast",

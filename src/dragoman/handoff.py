@@ -82,8 +82,12 @@ def plan_swap(
     describe: Describe | None = None,
     prices: PriceTable | None = None,
     at: datetime | None = None,
+    unreachable: str | None = None,
 ) -> SwapPlan:
-    """What becomes of a history when its next turn goes to the adapter's model."""
+    """What becomes of a history when its next turn goes to the adapter's model.
+
+    ``unreachable`` is why that model cannot be called, for example a missing API key: it blocks the swap.
+    """
     if policy == "describe" and describe is None:
         raise ValueError("describe: the policy 'describe' needs somebody who describes")
     given, offered = tuple(history), tuple(tools)
@@ -98,7 +102,10 @@ def plan_swap(
         model=adapter.model.id,
         messages=messages,
         blocks=blocks,
-        blockers=tuple(_blockers(given, offered, adapter, projecting, tokens, fits=fits)),
+        blockers=(
+            *([f"Cannot swap to {adapter.model.id}: {unreachable}. Active model unchanged."] if unreachable else []),
+            *_blockers(given, offered, adapter, projecting, tokens, fits=fits),
+        ),
         estimated_input_tokens=tokens,
         fits=fits,
         first_turn_usd=_cost(prices, adapter.model.id, tokens, at),

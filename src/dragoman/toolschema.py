@@ -3,6 +3,7 @@
     problems_of_tool(definition)          everything wrong with a definition, each with its JSON path
     Toolbox(definitions)                  tools that passed, by name; problems(name, input) for a call
     problems_of_value(schema, value)      what does not fit a schema of any kind, such as that of an answer
+    output_problems(format, text)         everything wrong with an answer that has to be JSON or to fit a schema
 
 A tool outside the subset fails when it is registered, not in the middle of a conversation with the one provider that
 minds. Validation follows JSON Schema draft 7 and treats formats as assertions. Patterns run on an engine that takes
@@ -21,8 +22,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dragoman.errors import SchemaSizeError, ToolInputError, ToolSchemaError
-from dragoman.exchange import ToolDefinition
+from dragoman.errors import InputError, JsonError, SchemaSizeError, ToolInputError, ToolSchemaError
+from dragoman.exchange import ResponseFormat, ToolDefinition
+from dragoman.jsontext import read_json
 from dragoman.rules import is_tool_name
 from dragoman.schema_limits import MAX_PATTERN_BYTES, measure_schema, shorten_name
 
@@ -141,6 +143,24 @@ class Toolbox:
             raise ToolInputError(name, problems)
 
 
+def output_problems(response_format: ResponseFormat | None, text: str) -> tuple[str, ...]:
+    """Return everything wrong with an answer for which a format was asked; nothing if it fits.
+
+    The schema may use all of JSON Schema. References to other documents are not fetched: they are a problem.
+    """
+    if response_format is None or response_format.kind == "text":
+        return ()
+    try:
+        value = read_json(text)
+        if response_format.kind == "json":
+            return ()
+        return problems_of_value(response_format.json_schema or {}, value)
+    except JsonError as error:
+        return (f"$: the answer is not JSON: {error}",)
+    except InputError as error:
+        return (f"$: the schema cannot be used ({error})",)
+
+
 def problems_of_value(schema: Any, value: Any) -> tuple[str, ...]:
     """Everything wrong with a value, by a schema of any draft and with any keyword; empty if it fits.
 
@@ -194,7 +214,7 @@ def _terms(pattern_bytes: int) -> dict[str, Any]:
     import jsonschema_rs  # noqa: PLC0415
 
     options = jsonschema_rs.RegexOptions(size_limit=pattern_bytes)
-    return {"validate_formats": True, "formats": _LATER_FORMATS, "pattern_options": options}
+    return {"validate_formats": True, "formats": _LATER_FORMATS, "pattern_options": options, "offline": True}
 
 
 def _count_values(value: Any) -> int:

@@ -169,7 +169,7 @@ def test_the_record_of_a_pattern_has_its_confidence_and_those_it_was_weighed_aga
 @pytest.mark.parametrize(
     ("known", "settings", "reason"),
     [
-        (samples("bolt:quick", size=4), {}, "4 samples are fewer than 5"),
+        (samples("bolt:quick", size=4), {}, "4 samples, fewer than the 5 required"),
         ([*samples("bolt:quick"), *samples("acme:big", 0.98)], {}, "confidence 0.02 is below 0.05"),
         (samples("bolt:quick"), {"enabled": False}, "pattern is switched off"),
     ],

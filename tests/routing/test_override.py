@@ -42,7 +42,7 @@ def test_a_name_behind_an_at_sign_at_the_beginning_is_the_model_s(text: str, mod
 
 @pytest.mark.parametrize("text", ["@nobody hello", "@nobody", "@big, hello", "@nowhere:model hello"])
 def test_a_name_that_nobody_has_is_an_error_that_says_how_to_write_an_at_sign(text: str) -> None:
-    with pytest.raises(UnknownModelError, match=r"begin with \\@") as caught:
+    with pytest.raises(UnknownModelError, match=r"write \\@ instead") as caught:
         read(text)
     assert caught.value.code == "unknown_model"
 

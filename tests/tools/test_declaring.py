@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dragoman import ImageBlock, ImageSource, SideEffects, TextBlock, ToolUseBlock
-from dragoman.errors import ToolSchemaError, UnknownToolError
+from dragoman.errors import InputError, ToolSchemaError, UnknownToolError
 from dragoman.tools import Tool, ToolContext, ToolOutput, ToolRegistry, tool
 from dragoman.tools.declaring import content_from
 from tests.tools.calling import result_of, text_of
@@ -84,6 +84,15 @@ async def test_a_function_that_is_not_async_is_a_tool_too_and_knows_where_it_is_
 
     assert ask.definition.input_schema["properties"] == {}
     assert text_of(await result_of(ask)) == '{"session":"sess_1","call":true}'
+
+
+def test_a_plain_function_in_place_of_a_tool_is_an_error_that_says_what_to_do() -> None:
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    with pytest.raises(InputError, match="'add' is not a Tool") as raised:
+        ToolRegistry([add])  # type: ignore[list-item]
+    assert raised.value.code == "not_a_tool"
 
 
 def test_a_function_that_a_model_cannot_call_by_name_is_refused() -> None:

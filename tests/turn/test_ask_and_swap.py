@@ -199,6 +199,79 @@ async def test_a_schema_goes_to_the_model(tmp_path: Path) -> None:
         assert (await it.run("ask", "--schema", "broken.json", "What is 1 + 2?")).code == 2
 
 
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [("Three.", "the answer is not JSON"), ('{"sum": "3"}', "$.sum"), ('{"total": 3}', '"sum" is a required property')],
+)
+async def test_an_answer_that_does_not_fit_the_schema_is_kept_and_is_exit_code_1(
+    answer: str, problem: str, tmp_path: Path
+) -> None:
+    schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    async with home(tmp_path, "openai_chat") as it:
+        it.fakes["openai_chat"].say(answer)
+        done = await it.run("ask", "--schema", "schema.json", "What is 1 + 2?", "--json")
+        assert done.code == 1
+        assert done.document["fault"]["code"] == "output_invalid"
+        assert problem in done.document["fault"]["message"]
+        assert done.document["text"] == answer
+        ((_, kept),) = await it.kept()
+        assert (words_of(kept), kept.metadata.status) == (answer, MessageStatus.ERROR)
+        assert kept.metadata.usage is not None
+
+
+async def test_a_schema_that_names_another_document_fetches_nothing(tmp_path: Path) -> None:
+    async with home(tmp_path, "openai_chat") as it, Faulty([]) as elsewhere:
+        (tmp_path / "schema.json").write_text(json.dumps({"type": "object", "$ref": f"{elsewhere.address}/x.json"}))
+        it.fakes["openai_chat"].say("{}")
+        done = await it.run("ask", "--schema", "schema.json", "Hello")
+        assert (done.code, elsewhere.connections) == (1, 0)
+        assert "[output_invalid]" in done.err
+
+
+@pytest.mark.parametrize("question", ["", " ", "\n\t "])
+async def test_a_question_of_white_space_is_refused(question: str, tmp_path: Path) -> None:
+    async with home(tmp_path, "anthropic") as it:
+        done = await it.run("ask", question)
+        assert (done.code, done.out) == (2, "")
+        assert "there is no question" in done.err
+        assert it.fakes["anthropic"].received == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ask", "Hello", "--max-tokens", "0"),
+        ("ask", "Hello", "--max-tokens", "-1"),
+        ("models", "--min-context", "0"),
+        ("price", "sonnet", "--input-tokens", "-5"),
+        ("price", "sonnet", "--output-tokens", "9223372036854775808"),
+    ],
+)
+async def test_a_number_out_of_range_is_a_usage_error(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    async with home(tmp_path) as it:
+        done = await it.run(*arguments)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("dragoman: Invalid value")
+        assert arguments[-2] in done.err
+
+
+async def test_an_unknown_command_points_to_the_help(tmp_path: Path) -> None:
+    async with home(tmp_path) as it:
+        done = await it.run("frobnicate")
+        assert done.err == 'dragoman: Unknown command "frobnicate". See dragoman --help [usage]\n'
+
+
+async def test_ready_lists_a_local_server_only_while_it_accepts_connections(tmp_path: Path) -> None:
+    async with home(tmp_path) as it:
+        async with Faulty([]) as server:
+            it.environment["OLLAMA_HOST"] = server.address
+            running = (await it.run("models", "--providers", "--ready", "--json")).document["providers"]
+        stopped = (await it.run("models", "--providers", "--ready", "--json")).document["providers"]
+        assert "ollama" in {one["key"] for one in running}
+        assert "ollama" not in {one["key"] for one in stopped}
+
+
 async def test_a_tool_that_changes_nothing_runs_and_others_need_a_yes(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("the word is aubergine")
     write = {"path": "new.txt", "content": "hello"}
@@ -338,3 +411,18 @@ async def test_a_swap_of_what_is_not_there_is_an_error(session: str, model: str,
         done = await it.run("swap", session, model)
         assert (done.code, done.out) == (2, "")
         assert done.err.endswith(f"[{code}]\n")
+
+
+async def test_a_swap_to_a_model_without_a_key_is_refused_and_names_the_variable(tmp_path: Path) -> None:
+    async with home(tmp_path, "anthropic") as it:
+        await it.run("ask", "Hello")
+        done = await it.run("swap", "last", "openai:gpt-5")
+        assert done.code == 1
+        assert "OPENAI_API_KEY" in done.out
+        assert "[providers.openai]" in " ".join(done.out.split())
+        async with open_store(f"sqlite:///{it.store}") as store:
+            (session,) = await store.list_sessions()
+        assert session.active_model is None
+        done = await it.run("ask", "--continue", "--model", "openai:gpt-5", "Hello")
+        assert done.code == 2
+        assert "OPENAI_API_KEY" in done.err

@@ -119,7 +119,8 @@ _command(
     "models",
     "models:models",
     "List the models that are known: what they can do and cost, and which can be called from here.\n\n"
-    "A model can be called if its provider has a key or runs on this machine; nobody is called to find out.",
+    "A model can be called if its provider has a key or runs on this machine. Only --ready connects to the servers"
+    " on this machine, such as Ollama, to find out whether they run.",
     group=MODELS,
     examples="""
         dragoman models
@@ -571,8 +572,7 @@ def main() -> None:
     try:
         sys.exit(app(exit_on_error=False, print_error=False))
     except CycloptsError as error:
-        command = " ".join(("dragoman", *(error.command_chain or ()), "--help"))
-        _fail(f"{str(error).rstrip('.')}{'' if str(error).endswith('?') else '.'} See {command} [usage]")
+        _fail(_usage_text(error))
     except DragomanError as error:
         _fail(f"{error} [{error.code}]")
     except BrokenPipeError:  # who read what we print has seen enough
@@ -583,6 +583,16 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         sys.exit(130)
+
+
+def _usage_text(error: CycloptsError) -> str:
+    """Return what is wrong with the arguments, and the help page that explains them."""
+    text = str(error).strip()
+    if text.endswith("..."):  # a list of commands that was cut; the help page has all of them
+        text = text.partition(" Available commands:")[0]
+    text = text if text.endswith((".", "?")) else f"{text}."
+    command = " ".join(("dragoman", *(error.command_chain or ()), "--help"))
+    return f"{text} See {command} [usage]"
 
 
 def _fail(what: str) -> None:

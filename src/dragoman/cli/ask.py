@@ -20,7 +20,7 @@ from cyclopts import Parameter
 
 from dragoman import settings as keys
 from dragoman.cli.offering import offered
-from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
+from dragoman.cli.store_option import JsonOption, Positive, StoreOption, opened, session_named
 from dragoman.cli.terminal import dollars, print_json, safe, safe_line
 from dragoman.errors import DragomanError, InputError
 from dragoman.event import TextDelta
@@ -48,7 +48,7 @@ async def ask(
     workspace: Path | None = None,
     yes: Annotated[bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False)] = False,
     schema: Path | None = None,
-    max_tokens: int | None = None,
+    max_tokens: Positive | None = None,
     verbose: Annotated[bool, Parameter(name=("--verbose", "-v"), negative=(), show_default=False)] = False,
     store: StoreOption = None,
     json: JsonOption = False,
@@ -112,7 +112,7 @@ async def ask(
 
 def _content(question: str | None, images: Sequence[Path]) -> tuple[ContentBlock, ...]:
     piped = "" if sys.stdin.isatty() else sys.stdin.read()
-    said = "\n\n".join(text for text in (question or "", piped.strip()) if text)
+    said = "\n\n".join(text for text in (question or "", piped.strip()) if text.strip())
     if not said and not images:
         raise InputError("there is no question", remedy="Write one behind 'ask', or pipe one in")
     return (*([TextBlock(said)] if said else []), *(picture_from(path) for path in images))

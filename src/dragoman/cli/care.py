@@ -283,6 +283,8 @@ def _files_of(user: str, given: str | None, store: str | None) -> Erasing | None
 
 def _show(receipt: ErasureReceipt) -> None:
     out = console()
+    if not (receipt.sessions or receipt.messages or receipt.attachments):
+        out.print(f"nothing of user {safe_line(receipt.user_id)!r} was found; check the spelling", markup=False)
     out.print(
         Text("erased ", "bold").append(safe_line(receipt.user_id)).append(f"  receipt {receipt.id}", "dim"),
         soft_wrap=True,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 from rich.table import Table
@@ -13,7 +16,7 @@ from rich.text import Text
 
 from dragoman import settings as keys
 from dragoman.catalog import AdapterCapabilities, Model, Provider
-from dragoman.cli.store_option import JsonOption
+from dragoman.cli.store_option import JsonOption, Positive
 from dragoman.cli.terminal import console, counted, print_json, safe_line
 from dragoman.errors import UnknownPriceError
 from dragoman.pricing import PriceTable, Rates, library_prices
@@ -41,6 +44,7 @@ _LETTERS: Final[dict[Skill, str]] = {
     "thinking": "R",
     "schema": "S",
 }
+_CONNECT_S: Final = 1.0
 _WIDE: Final = 110  # columns, from which on there is room for words
 
 
@@ -49,7 +53,7 @@ def models(
     *,
     provider: str | None = None,
     can: Annotated[tuple[Skill, ...], Parameter(negative=(), show_default=False)] = (),
-    min_context: int | None = None,
+    min_context: Positive | None = None,
     ready: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     providers: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     json: JsonOption = False,
@@ -67,12 +71,12 @@ def models(
     min_context
         Only those that take so many tokens.
     ready
-        Only those whose provider has a key, or needs none.
+        Only those whose provider has a key, or runs on this machine and accepts a connection.
     providers
         List the providers instead: where each gets its key, and which variable holds it.
     """
     settings = keys.load()
-    registry = registry_of(settings)
+    registry = _listening(settings, registry_of(settings)) if ready else registry_of(settings)
     if providers:
         _show_providers(settings, registry, part, ready=ready, json=json)
         return
@@ -105,6 +109,26 @@ def models(
 
 
 # --- what is set up --------------------------------------------------------------------------------------------------
+
+
+def _listening(settings: Settings, registry: Registry) -> Registry:
+    """Return the registry without the providers on this machine (Ollama, for example) whose server does not run."""
+    with ThreadPoolExecutor() as pool:
+        found = pool.map(lambda key: (key, _accepts(settings, settings.catalog.provider(key))), registry.configured)
+        return Registry(settings.catalog, [key for key, accepts in found if accepts])
+
+
+def _accepts(settings: Settings, row: Provider) -> bool:
+    """Return whether a server on this machine accepts a connection. Providers elsewhere are not called."""
+    if not row.runs_locally or row.key == keys.EMBEDDED:
+        return True
+    address = urlsplit(settings.endpoint(row).base_url)
+    try:
+        port = address.port or (443 if address.scheme == "https" else 80)
+        socket.create_connection((address.hostname or "", port), timeout=_CONNECT_S).close()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def prices_of(settings: Settings) -> PriceTable:

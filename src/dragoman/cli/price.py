@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dragoman import catalog, pricing
+from dragoman.cli.store_option import TokenCount
 from dragoman.errors import InputError, JsonError
 from dragoman.jsontext import read_json
 from dragoman.message import TokenUsage
@@ -18,12 +19,12 @@ from dragoman.pricing import Receipt
 def price(
     model: str,
     *,
-    input_tokens: int = 0,
-    output_tokens: int = 0,
-    cached_input_tokens: int = 0,
-    cache_write_tokens: int = 0,
-    cache_write_1h_tokens: int = 0,
-    reasoning_tokens: int = 0,
+    input_tokens: TokenCount = 0,
+    output_tokens: TokenCount = 0,
+    cached_input_tokens: TokenCount = 0,
+    cache_write_tokens: TokenCount = 0,
+    cache_write_1h_tokens: TokenCount = 0,
+    reasoning_tokens: TokenCount = 0,
     service_tier: str | None = None,
     at: datetime | None = None,
     prices: Path | None = None,

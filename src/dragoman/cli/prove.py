@@ -25,6 +25,7 @@ from rich.table import Table
 
 from dragoman import catalog, dialects
 from dragoman.cli import fidelity
+from dragoman.cli.store_option import NotNegative
 from dragoman.errors import InputError, UnknownModelError
 from dragoman.event import MessageComplete, StreamEvent, fold
 from dragoman.fidelity import Tally
@@ -63,7 +64,7 @@ def prove(
     dialect: str | None = None,
     json_to: Path | None = None,
     table_to: Path | None = None,
-    limit: int = 20,
+    limit: NotNegative = 20,
 ) -> int:
     """Read recorded exchanges, write them again, and say what is not equal.
 

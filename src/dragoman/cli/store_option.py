@@ -44,6 +44,7 @@ YesOption = Annotated[
 ]
 Positive = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 NotNegative = Annotated[int, Parameter(validator=validators.Number(gte=0))]
+TokenCount = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=10**12))]
 
 
 def default_path() -> Path:

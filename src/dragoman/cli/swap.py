@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import Parameter
 from rich.table import Table
+from rich.text import Text
 
 from dragoman import settings as keys
 from dragoman.adapter import Adapter
@@ -67,7 +68,15 @@ async def swap(
             async with Agent(kept, settings=settings, trace=False) as agent:
                 described = await descriptions(agent, found, history)
         say = describe_with({**(found.metadata.get(DESCRIPTIONS) or {}), **described})
-        plan = plan_swap(history, adapter, policy=policy, describe=say, prices=prices, at=kept.clock())
+        plan = plan_swap(
+            history,
+            adapter,
+            policy=policy,
+            describe=say,
+            prices=prices,
+            at=kept.clock(),
+            unreachable=settings.unreachable_reason(row.provider),
+        )
         if plan.is_possible and not dry_run:
             found = await swap_to(kept, found, row.id, policy, described)
     is_done = plan.is_possible and not dry_run
@@ -87,14 +96,15 @@ def _document(session: Session, plan: SwapPlan, *, is_done: bool) -> dict[str, A
 def _show(session: Session, plan: SwapPlan, *, is_done: bool) -> None:
     out = console()
     outcomes = Counter(block.outcome for block in plan.blocks)
-    out.print(f"[bold]{safe_line(session.title or session.id)}[/] → [bold]{plan.model}[/]")
+    out.print(Text(safe_line(session.title or session.id), "bold").append(" → ", "default").append(plan.model, "bold"))
     kept = counted(outcomes["kept"], "block is kept", "blocks are kept")
-    out.print(f"{kept}, {outcomes['projected']} told otherwise, {outcomes['left_out']} left out")
+    out.print(f"{kept}, {outcomes['projected']} projected, {outcomes['left_out']} left out")
     others = [block for block in plan.blocks if block.outcome != "kept"]
     if others:
-        table = Table("message", "block", "what becomes of it", "why", box=None, pad_edge=False)
+        table = Table("message", "block", "outcome", "reason", box=None, pad_edge=False)
         for block in others[:20]:
-            table.add_row(f"…{block.message_id[-6:]} {block.place}", block.block_type, block.outcome, block.reason)
+            reason = block.reason or "this model's format has no such block"
+            table.add_row(f"…{block.message_id[-6:]} {block.place}", block.block_type, block.outcome, reason)
         out.print(table)
         if len(others) > 20:
             out.print(f"and {len(others) - 20} more; --json has them all")
@@ -102,7 +112,7 @@ def _show(session: Session, plan: SwapPlan, *, is_done: bool) -> None:
     cost = "" if plan.first_turn_usd is None else f"; its prompt will cost about {dollars(plan.first_turn_usd)}"
     out.print(f"About {plan.estimated_input_tokens:,} tokens: {fits}{cost}")
     for blocker in plan.blockers:
-        out.print(f"[red]In the way:[/] {safe_line(blocker)}")
+        out.print(Text("In the way: ", "red").append(safe_line(blocker), "default"))
     if is_done:
         out.print("From now on it answers here.")
     elif plan.is_possible:

@@ -50,8 +50,8 @@ class _Out(Console):
 
 
 def console() -> Console:
-    """Where results are printed."""
-    return _Out(highlight=False)
+    """Where results are printed. Square brackets in a text are text, not markup."""
+    return _Out(highlight=False, markup=False)
 
 
 def print_line(out: Console, line: Text) -> None:

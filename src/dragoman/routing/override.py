@@ -74,6 +74,6 @@ def _known(name: str | None, registry: Registry) -> str | None:
         raise UnknownModelError(
             f"no model is called {name!r}",
             where="message",
-            remedy="See the names with dragoman models; begin with \\@ if no model is meant",
+            remedy="Run dragoman models for the names; to send a message that starts with @, write \\@ instead",
         )
     return model.id

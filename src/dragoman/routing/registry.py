@@ -5,7 +5,7 @@ The one rule: a name means one model. An alias that is taken is refused when the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from dragoman.errors import FormatError, UnknownModelError
@@ -26,10 +26,13 @@ class Registry:
         *,
         aliases: Mapping[str, str] | None = None,
         tiers: Mapping[str, Sequence[str]] | None = None,
+        unreachable_reason: Callable[[str], str | None] | None = None,
     ) -> None:
         """``configured`` are the keys of providers that can be called; ``aliases`` are names of one's own; ``tiers``
-        are models for delegations where a policy has none, in the order in which they are to be tried."""
+        are models for delegations where a policy has none, in the order in which they are to be tried;
+        ``unreachable_reason`` returns why a provider cannot be called, for error messages."""
         self.catalog = catalog
+        self._unreachable_reason = unreachable_reason
         self.configured = frozenset(configured)
         self.tiers = dict(tiers or {})
         self._aliases: dict[str, str] = {}
@@ -58,6 +61,13 @@ class Registry:
     def is_configured(self, model: Model) -> bool:
         """Whether the model's provider can be called."""
         return model.provider in self.configured
+
+    def unreachable_reason(self, name: str) -> str | None:
+        """Return why the provider of a model cannot be called, with what to do about it, if that is known."""
+        model = self.find(name)
+        if model is None or self.is_configured(model) or self._unreachable_reason is None:
+            return None
+        return self._unreachable_reason(model.provider)
 
     def of_tier(self, tier: str) -> Model | None:
         """The first model of a tier that can be called, or the first one if none can."""

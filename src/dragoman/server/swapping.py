@@ -38,6 +38,7 @@ async def _planned(doors: Doors, session: Session, name: str, policy: Policy, hi
         describe=describe_in(agent, session),
         prices=agent.prices,
         at=agent.clock(),
+        unreachable=agent.registry.unreachable_reason(model.id),
     )
 
 

@@ -20,7 +20,7 @@ of a long one the last four characters are, so that people can tell which it is.
 
 from __future__ import annotations
 
-from dragoman.settings.found import EMBEDDED, Settings
+from dragoman.settings.found import EMBEDDED, Settings, missing_packages
 from dragoman.settings.keyrings import forget_key, keep_key, system_keyring
 from dragoman.settings.reading import CONFIG_VARIABLE, default_file, load, private_paths
 from dragoman.settings.values import Endpoint, Keyring, Secret, Setting
@@ -37,6 +37,7 @@ __all__ = [
     "forget_key",
     "keep_key",
     "load",
+    "missing_packages",
     "private_paths",
     "system_keyring",
 ]

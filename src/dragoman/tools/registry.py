@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dragoman.errors import ToolFailedError, ToolSchemaError, UnknownToolError
+from dragoman.errors import InputError, ToolFailedError, ToolSchemaError, UnknownToolError
 from dragoman.exchange import ToolDefinition
 from dragoman.tools.declaring import Tool, ToolContext
 from dragoman.toolschema import Toolbox
@@ -32,6 +32,13 @@ class ToolRegistry:
 
     def register(self, tool: Tool) -> Tool:
         """Add a tool, or raise ``ToolSchemaError`` with everything that is wrong with it."""
+        if not isinstance(tool, Tool):  # a caller without a type checker passes a function
+            raise InputError(
+                f"{getattr(tool, '__name__', tool)!r} is not a Tool",
+                where="tools",
+                remedy="Put @tool (from dragoman.tools) above the function",
+                code="not_a_tool",
+            )
         self._toolbox.add(tool.definition)
         self._tools[tool.name] = tool
         return tool

@@ -70,6 +70,7 @@ class Commands:
             describe=describe_in(app.agent, app.session),
             prices=app.agent.prices,
             at=app.agent.clock(),
+            unreachable=app.agent.registry.unreachable_reason(model.id),
         )
         if await app.ask(dialogs.preflight(plan)) == "yes":
             await app.store.change_session(app.session.id, active_model=model.id)

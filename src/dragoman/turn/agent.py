@@ -375,7 +375,9 @@ class Agent:
 def registry_of(settings: Settings) -> Registry:
     """The models that may be named, and those providers that can be called from here."""
     return Registry(
-        settings.catalog, [row.key for row in settings.catalog.providers.values() if settings.reached_by(row)]
+        settings.catalog,
+        [row.key for row in settings.catalog.providers.values() if settings.reached_by(row)],
+        unreachable_reason=settings.unreachable_reason,
     )
 
 

@@ -18,13 +18,14 @@ import msgspec
 from dragoman.adapter import RequestContext, estimated_tokens
 from dragoman.client import Call, Journal
 from dragoman.event import StreamEvent, unfold
-from dragoman.exchange import ErrorClass, Fault, Options, Reply, StopReason, Written
+from dragoman.exchange import ErrorClass, Fault, Options, Reply, ResponseFormat, StopReason, Written
 from dragoman.handoff import projected
 from dragoman.mending import repair
-from dragoman.message import Message, MessageStatus, TokenUsage
+from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, TextBlock, TokenUsage, ToolUseBlock
 from dragoman.rules import calls_of
 from dragoman.settings import Endpoint
 from dragoman.store import Row
+from dragoman.toolschema import output_problems
 from dragoman.turn.beginning import Turn, place_for_answer
 from dragoman.turn.calling import CANCELLED, tell_begun, tell_ended
 from dragoman.turn.growing import Growing
@@ -120,23 +121,24 @@ class _Asking:
         if fault is not None:
             reply = reply.replace(fault=fault, stop_reason=StopReason.ERROR, stop_sequence=None)
         is_cancelled = fault is CANCELLED
-        usage = turn.agent.priced(turn.model, self._usage(reply), self._now(), self.journal.latency_ms or 0)
         is_charged = reply.usage is not None or reply.fault is None
+        usage = turn.agent.priced(turn.model, self._usage(reply), self._now(), self.journal.latency_ms or 0)
         if is_charged:
             turn.tally.add(usage)
             context = msgspec.structs.replace(context, usage=usage)
+        checked = _check_output(reply, _options(turn).response_format)
         status = MessageStatus.CANCELLED if is_cancelled else None
-        message = self.growing.message(reply, context, status)
+        message = self.growing.message(checked, context, status)
         turn.agent.note_call(turn.model, reply.fault, session_id=turn.session.id)
         try:
-            row = await self._ended(message, reply)
+            row = await self._ended(message, checked)
         finally:  # it was called and paid for, also if that cannot be stored
             tell_ended(turn, message.id, reply, usage, self.journal)
         turn.history.append(row.message)
-        turn.answer = AnswerEnded(row, StopReason.CANCELLED if is_cancelled else reply.stop_reason, reply.fault)
+        turn.answer = AnswerEnded(row, StopReason.CANCELLED if is_cancelled else checked.stop_reason, checked.fault)
         turn.settled.clear()
-        turn.asking = row.message if reply.fault is None and any(calls_of(row.message)) else None
-        if reply.fault is not None:
+        turn.asking = row.message if checked.fault is None and any(calls_of(row.message)) else None
+        if checked.fault is not None:
             await self._give_up_calls(row)
         return turn.answer
 
@@ -172,6 +174,25 @@ class _Asking:
 
     def _now(self) -> datetime:
         return self.turn.agent.clock()
+
+
+def _check_output(reply: Reply, wanted: ResponseFormat | None) -> Reply:
+    """Return the reply with a fault if it is a final answer that does not fit the format that was asked for.
+
+    The text is kept. The call itself did not fail, so the provider's health and its receipt do not change.
+    """
+    has_calls = any(isinstance(block, ToolUseBlock | InvalidToolUseBlock) for block in reply.content)
+    if reply.fault is not None or reply.stop_reason is StopReason.PAUSED or has_calls:
+        return reply
+    text = "".join(block.text for block in reply.content if isinstance(block, TextBlock))
+    problems = output_problems(wanted, text)
+    if not problems:
+        return reply
+    code, what = "output_invalid", f"the answer does not fit the requested format: {'; '.join(problems)}"
+    if reply.stop_reason is StopReason.MAX_TOKENS:
+        code, what = "output_truncated", "the answer reached its token limit before the requested JSON was complete"
+    fault = Fault(code=code, message=what, error_class=ErrorClass.OTHER)
+    return reply.replace(fault=fault, stop_reason=StopReason.ERROR, stop_sequence=None)
 
 
 async def _make_place(turn: Turn) -> None:

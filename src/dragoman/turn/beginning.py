@@ -178,6 +178,8 @@ def _check(asked: Asked, history: list[Message], left: list[Call], waiting: Wait
     """Refuse what cannot be said here."""
     check(asked, {one.call_id: one for one in waiting.pending(left)}, history, waiting.tools)
     waiting.approvals.update((one.call_id, one) for one in asked.approvals)
+    if asked.content and all(isinstance(block, TextBlock) and not block.text.strip() for block in asked.content):
+        raise FormatError("the question is empty", where=f"session {asked.session_id}", remedy="Write a question")
     if asked.content or left:
         return
     said = next((message for message in reversed(history) if message.metadata.status is MessageStatus.COMPLETE), None)

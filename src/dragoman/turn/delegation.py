@@ -22,7 +22,6 @@ from dragoman.bus import catalogue
 from dragoman.entries import DELEGATE
 from dragoman.errors import (
     DragomanError,
-    InputError,
     JsonError,
     RoutingFailedError,
     SchemaSizeError,
@@ -34,7 +33,6 @@ from dragoman.message import TextBlock
 from dragoman.routing import TIERS
 from dragoman.schema_limits import measure_schema
 from dragoman.tools import Tool, ToolContext
-from dragoman.toolschema import problems_of_value
 from dragoman.turn.telling import tell
 from dragoman.turn.values import AnswerEnded, TurnEnded
 
@@ -45,6 +43,10 @@ if TYPE_CHECKING:
 NAME: Final = DELEGATE
 AT_ONCE: Final = 4
 TIMEOUT_S: Final = 300.0
+_OUTPUT_FAULTS: Final = {  # faults of an answer that had to fit a schema, and the failure modes of the delegation
+    "output_invalid": "output_schema_validation_failed",
+    "output_truncated": "max_tokens_exceeded",
+}
 _NEEDS_MORE: Final = "INSUFFICIENT_CONTEXT"
 _PROMPT: Final = (
     "You work on one task for another agent, which reads nothing but your last message. Do the task and answer with"
@@ -155,13 +157,14 @@ class _Delegation:
         worker = self._agent.worker(self._allowed, _PROMPT)
         asked = {"tier": self._tier, "is_worker": True, "options": options, "user_id": self._context.user_id}
         ended, text = await self._answered(worker, session, asked)
-        if ended.fault is not None:
+        if ended.fault is not None and ended.fault.code not in _OUTPUT_FAULTS:
             raise _Failed("worker_error", ended.fault.message)
         if ended.stop_reason is StopReason.MAX_TOKENS:
             raise _Failed("max_tokens_exceeded", "the worker's answer was cut off")
         if text.startswith(_NEEDS_MORE):
             raise _Failed("insufficient_context", text.removeprefix(_NEEDS_MORE).strip(" :\n") or "it says no more")
-        self._check(text, options)
+        if ended.fault is not None:
+            raise _Failed(_OUTPUT_FAULTS[ended.fault.code], ended.fault.message)
         tell(
             self._scope,
             catalogue.DelegateCompleted(
@@ -183,6 +186,8 @@ class _Delegation:
             raise _Failed("output_schema_validation_failed", f"output_schema is not JSON: {error}") from None
         except SchemaSizeError as error:
             raise _Failed("output_schema_validation_failed", f"output_schema is too large: {error}") from None
+        if not isinstance(schema, dict):
+            raise _Failed("output_schema_validation_failed", "output_schema is not an object")
         wanted = ResponseFormat("json_schema", schema, "result")
         return Options(max_output_tokens=self._max_tokens, response_format=wanted)
 
@@ -230,16 +235,6 @@ class _Delegation:
             raise _Failed("no_model_available_for_tier", str(error)) from None
         except DragomanError as error:
             raise _Failed("worker_error", str(error)) from None
-
-    def _check(self, text: str, options: Options) -> None:
-        if options.response_format is None:
-            return
-        try:
-            problems = problems_of_value(options.response_format.json_schema or {}, read_json(text))
-        except InputError as error:
-            problems = (str(error),)
-        if problems:
-            raise _Failed("output_schema_validation_failed", "; ".join(problems[:5]))
 
 
 def _words(content: Iterable[msgspec.Struct]) -> str:
