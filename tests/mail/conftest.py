@@ -14,6 +14,7 @@ from tests.mail.waiting import bounded
 from tests.store.conftest import (
     Clock,
     clock,
+    pass_time,
     place,
     postgres,
     postgres_server,
@@ -28,6 +29,7 @@ __all__ = [
     "chance",
     "clock",
     "count",
+    "pass_time",
     "place",
     "postgres",
     "postgres_server",

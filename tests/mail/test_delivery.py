@@ -13,7 +13,7 @@ from dragoman.letters import write_letter
 from dragoman.mail import POSTMASTER, Acked, DeadLetter, Mail, RetryRule
 from dragoman.store import Store
 from dragoman.store.sessions import change_session
-from tests.mail.conftest import Clock, failure, result
+from tests.mail.conftest import Clock, failure, pass_time, result
 from tests.store.conftest import Place
 
 
@@ -62,20 +62,50 @@ async def test_nobody_else_gets_a_letter_while_its_lease_lasts(mail: Mail, clock
     await mail.send(result())
     (first,) = await mail.receive("ARCH", lease_s=60)
     assert await mail.receive("ARCH") == []
-    clock.move(seconds=59)
+    await pass_time(mail.store, clock, seconds=59)
     assert await mail.receive("ARCH") == []
-    clock.move(seconds=1)
+    await pass_time(mail.store, clock, seconds=1)
     (second,) = await mail.receive("ARCH")
     assert (second.letter_id, second.attempts) == (first.letter_id, 2)
+
+
+@pytest.mark.parametrize("step", [{"days": 1}, {"days": -1}, {"hours": 1}, {"hours": -1}], ids=str)
+async def test_setting_the_wall_clock_moves_neither_a_lease_nor_a_retry(
+    mail: Mail, clock: Clock, step: dict[str, float]
+) -> None:
+    await mail.send(result("A"))
+    await mail.send(result("B"))
+    first, second = await mail.receive("ARCH", lease_s=60)
+    await second.nack("it broke")  # to be tried again after 5 s
+    clock.move(**step)
+    assert await mail.receive("ARCH") == []
+    assert [one.leased_until is not None for one in await mail.thread("A")] == [True]
+    (waiting,) = await mail.thread("B")
+    assert waiting.retry_at is not None
+    assert 0 < (waiting.retry_at - clock.now).total_seconds() <= 5
+    await pass_time(mail.store, seconds=5)
+    clock.move(**step)
+    assert ids(await mail.receive("ARCH")) == [second.letter_id]
+    await pass_time(mail.store, seconds=55)
+    assert ids(await mail.receive("ARCH")) == [first.letter_id]
+
+
+async def test_reading_what_is_sensitive_leaves_the_lease_as_it_is(mail: Mail, clock: Clock) -> None:
+    await mail.send(result())
+    (delivery,) = await mail.receive("ARCH", lease_s=60)
+    clock.move(days=1)
+    await delivery.opened()
+    await pass_time(mail.store, seconds=30)
+    assert await mail.receive("ARCH") == []
 
 
 async def test_a_lease_can_be_extended_by_its_holder_only(mail: Mail, clock: Clock) -> None:
     await mail.send(result())
     (first,) = await mail.receive("ARCH", lease_s=60)
     await first.extend(120)
-    clock.move(seconds=119)
+    await pass_time(mail.store, clock, seconds=119)
     assert await mail.receive("ARCH") == []
-    clock.move(seconds=1)
+    await pass_time(mail.store, clock, seconds=1)
     (second,) = await mail.receive("ARCH")
     for late in (first.extend(), first.ack(), first.nack("too late")):
         with pytest.raises(ConflictError) as caught:
@@ -112,7 +142,7 @@ async def test_a_letter_waits_while_an_earlier_one_of_its_task_is_to_be_tried_ag
     assert outcome is not None
     assert outcome.retry_at is not None
     assert await mail.receive("ARCH") == []
-    clock.now = outcome.retry_at
+    await pass_time(mail.store, clock, seconds=(outcome.retry_at - clock.now).total_seconds())
     (again,) = await mail.receive("ARCH")
     assert (again.letter_id, again.attempts) == ("A0", 2)
     await again.ack()
@@ -132,7 +162,7 @@ async def test_retries_wait_longer_each_time_and_end_with_a_dead_letter_and_some
         if outcome.retry_at is None:
             break
         pauses.append((outcome.retry_at - clock.now).total_seconds())
-        clock.now = outcome.retry_at
+        await pass_time(mail.store, clock, seconds=(outcome.retry_at - clock.now).total_seconds())
     assert pauses == [5, 10, 20]
     (dead,) = await mail.dead_letters()
     assert (dead.id, dead.letter_id, dead.reason, dead.sender_id) == (
@@ -166,7 +196,8 @@ async def test_how_often_it_is_tried_again_depends_on_the_class_of_the_error(mai
             attempts += 1
             outcome = await deliveries[0].nack("broken", error_class=name)
             assert outcome is not None
-            clock.now = outcome.retry_at or clock.now
+            if outcome.retry_at is not None:
+                await pass_time(mail.store, clock, seconds=(outcome.retry_at - clock.now).total_seconds())
         tries[name] = attempts
     assert tries == {
         "error": 4,
@@ -297,7 +328,7 @@ async def test_several_letters_are_done_together_and_one_that_is_lost_keeps_noth
 ) -> None:
     await mail.send_all([result(f"T{number}", message_id=f"L{number}") for number in range(3)])
     slow = await mail.receive("ARCH", lease_s=1)
-    clock.move(seconds=2)
+    await pass_time(mail.store, clock, seconds=2)
     (quick,) = await mail.receive("ARCH", limit=1)
     await slow[1].ack()
     ends = await mail.ack_all(slow)
@@ -344,7 +375,7 @@ async def test_the_effect_of_somebody_who_was_too_slow_does_not_happen(mail: Mai
     session = await store.create_session(title="before")
     await mail.send(result())
     (slow,) = await mail.receive("ARCH", lease_s=1)
-    clock.move(seconds=2)
+    await pass_time(mail.store, clock, seconds=2)
     (quick,) = await mail.receive("ARCH")
     with pytest.raises(ConflictError):
         await slow.ack(renamed(session.id, "slow"))
@@ -420,7 +451,7 @@ async def test_a_team_sees_nothing_of_another(mail: Mail) -> None:
 
 async def test_a_thread_has_the_letters_of_a_task_in_order_and_where_they_stand(mail: Mail, clock: Clock) -> None:
     await mail.send(result("T", message_id="L1"))
-    clock.move(seconds=1)
+    await pass_time(mail.store, clock, seconds=1)
     await mail.send(failure("T", to="CC", message_id="L2"))
     (delivery,) = await mail.receive("ARCH")
     await delivery.ack()
@@ -441,7 +472,7 @@ async def test_what_is_in_mailboxes_is_counted(mail: Mail, clock: Clock) -> None
     counts = {one.recipient_id: one for one in await mail.counts()}
     arch = counts["ARCH"]
     assert (arch.ready, arch.leased, arch.waiting, arch.held, arch.done, arch.dead) == (1, 3, 1, 1, 1, 1)
-    clock.move(seconds=90)
+    await pass_time(mail.store, clock, seconds=90)
     assert fourth.letter_id in ids(again := await mail.receive("ARCH"))
     counts = {one.recipient_id: one for one in await mail.counts()}
     assert counts["ARCH"].retries == len(again) - 1  # one of them is handed out for the first time

@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.mail import Delivery, Mail, RetryRule
 from dragoman.store import Store
-from tests.mail.conftest import Clock, result
+from tests.mail.conftest import Clock, pass_time, result
 from tests.mail.waiting import ended, within
 from tests.store.conftest import Place
 
@@ -41,7 +41,7 @@ async def test_what_raises_ends_the_loop_and_is_tried_again(mail: Mail, clock: C
     with pytest.raises(RuntimeError, match="broken"):
         await loop()
     assert await mail.receive("ARCH") == []
-    clock.move(seconds=5)
+    await pass_time(mail.store, clock, seconds=5)
     (again,) = await mail.receive("ARCH")
     assert again.attempts == 2
 

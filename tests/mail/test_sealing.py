@@ -16,7 +16,7 @@ from dragoman.letters import MASK, TaskResultLetter, answer_letter
 from dragoman.mail import Delivery, Mail, Sealing
 from dragoman.mail.sealing import KEYS_VARIABLE, sealing_for
 from dragoman.store import open_store
-from tests.mail.conftest import WHEN, Clock, request, result
+from tests.mail.conftest import WHEN, Clock, pass_time, request, result
 
 KEY = "c2VhbGluZy1rZXktZm9yLXRlc3RzLW9mLW1haWwtMDE="  # 32 bytes
 OTHER = "c2VhbGluZy1rZXktZm9yLXRlc3RzLW9mLW1haWwtMDI="
@@ -68,7 +68,7 @@ async def test_where_it_is_not_known_what_was_asked_every_value_is_a_secret(mail
 async def test_only_who_holds_a_letter_can_open_it(mail: Mail, clock: Clock) -> None:
     await mail.send(result(inputs={"a": "first-secret"}))
     (slow,) = await mail.receive("ARCH", lease_s=1)
-    clock.move(seconds=2)
+    await pass_time(mail.store, clock, seconds=2)
     (quick,) = await mail.receive("ARCH")
     with pytest.raises(ConflictError):
         await slow.opened()

@@ -20,7 +20,7 @@ from dragoman.store import Store, open_store
 from dragoman.store.batches import in_groups, listed
 from dragoman.store.letters import row_of
 from dragoman.store.schema import LETTER, migrations
-from tests.mail.conftest import Clock, failure, result
+from tests.mail.conftest import Clock, failure, pass_time, result
 from tests.mail.waiting import within
 from tests.store.conftest import Place
 
@@ -140,7 +140,7 @@ async def test_letters_that_are_done_together_end_as_if_one_by_one(
             ends.append([])
             while held := await mail.receive("ARCH", limit=50, lease_s=1):
                 if drawn.random() < 0.2:
-                    clock.move(seconds=2)
+                    await pass_time(mail.store, clock, seconds=2)
                 others = await mail.receive("ARCH", limit=2)
                 asked = [*held, *others, *held[:2]]
                 drawn.shuffle(asked)
@@ -212,7 +212,7 @@ async def test_where_the_broker_has_each_of_many_letters_is_noted(mail: Mail, st
     ]
     await store.mail.published(places, 30)
     assert await store.mail.claim(30, 100) == []
-    clock.move(seconds=31)
+    await pass_time(mail.store, clock, seconds=31)
     again = await store.mail.claim(30, 100)
     assert {posted.letter_id: place for posted, _, place in again} == {key[2]: place for key, place in places}
     assert {attempts for _, attempts, _ in again} == {1}
@@ -227,7 +227,7 @@ async def test_what_is_free_again_comes_before_what_arrived_after_it(mail: Mail,
     (_, failed) = await mail.receive("ARCH", lease_s=10, limit=2)
     await failed.nack("later")  # for some seconds
     assert [one.letter_id for one in await mail.receive("ARCH", limit=1)] == ["L2"]
-    clock.move(seconds=11)
+    await pass_time(mail.store, clock, seconds=11)
     assert [one.letter_id for one in await mail.receive("ARCH", limit=3)] == ["L0", "L1", "L3"]
 
 
@@ -235,7 +235,7 @@ async def test_whoever_was_too_slow_is_heard_as_long_as_nobody_else_has_the_lett
     for number in range(3):
         await mail.send(result(f"T{number}", message_id=f"L{number}"))
     first, second, third = await mail.receive("ARCH", lease_s=1)
-    clock.move(seconds=2)
+    await pass_time(mail.store, clock, seconds=2)
     (taken,) = await mail.receive("ARCH", limit=1)  # all three are free by now, and one is given
     assert taken.letter_id == "L0"
     with pytest.raises(ConflictError):
@@ -251,7 +251,7 @@ async def test_a_letter_that_is_asked_for_by_its_id_is_found_when_it_is_free_aga
         await mail.send(result(f"T{number}", message_id=f"L{number}"))
     await mail.receive("ARCH", lease_s=1)
     assert await mail.receive("ARCH", letter_id="L1") == []
-    clock.move(seconds=2)
+    await pass_time(mail.store, clock, seconds=2)
     assert [one.letter_id for one in await mail.receive("ARCH", letter_id="L1")] == ["L1"]
 
 
@@ -287,9 +287,9 @@ async def test_a_store_of_the_version_before_hands_its_letters_out_in_their_orde
         assert (await store.verify()).is_sound
         assert (await mail.send(result("T1", message_id="L1"))).is_new is False
         await mail.send(result("T7", message_id="L7"))
-        assert [one.letter_id for one in await mail.receive("ARCH")] == ["L1", "L3", "L5", "L7"]
-        clock.move(seconds=10)
-        assert [one.letter_id for one in await mail.receive("ARCH")] == ["L2", "L4"]
+        assert [one.letter_id for one in await mail.receive("ARCH", lease_s=600)] == ["L1", "L5", "L7"]
+        await pass_time(mail.store, clock, seconds=60)  # from when it was opened: its times were of the wall clock
+        assert [one.letter_id for one in await mail.receive("ARCH")] == ["L2", "L3", "L4"]
         assert len(await mail.thread("T1")) == 1
 
 

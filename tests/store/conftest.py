@@ -17,7 +17,7 @@ import itertools
 import signal
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import pytest
 
 from dragoman import store as room
 from dragoman.store import Store, open_store
+from dragoman.store.operation import Rows, Statement
 
 
 class Place:
@@ -122,6 +123,28 @@ class Clock:
 
     def move(self, **by: float) -> None:
         self.now += timedelta(**by)
+
+
+async def pass_time(store: Store, clock: Clock | None = None, **by: float) -> None:
+    """Let time pass for leases, the signs of life of runs and letters, and on the wall clock if one is given.
+
+    Nobody can set the clock that leases are measured on, so their ends come nearer instead.
+    """
+    if clock is not None:
+        clock.move(**by)
+    sooner = round(timedelta(**by) / timedelta(microseconds=1))
+    await store._write(_come_nearer(sooner))
+
+
+def _come_nearer(sooner: int) -> Generator[Statement, Rows, None]:
+    yield "UPDATE leases SET expires_at = expires_at - ?", (sooner,)
+    yield "UPDATE runs SET alive_until = alive_until - ?", (sooner,)
+    yield "UPDATE outbox SET available_at = available_at - ?", (sooner,)
+    yield (
+        "UPDATE inbox SET available_at = CASE WHEN available_at > ? THEN available_at - ? ELSE 1 END"
+        " WHERE available_at > 0",
+        (sooner, sooner),
+    )
 
 
 @pytest.fixture

@@ -91,6 +91,7 @@ def _take_back(connection: apsw.Connection) -> None:
         connection.execute(f"DROP INDEX {name}")
     for name in ("listed_at", "is_behind"):
         connection.execute(f"ALTER TABLE sessions DROP COLUMN {name}")
+    connection.execute("ALTER TABLE leases DROP COLUMN length_us")
     connection.pragma("user_version", 1)
 
 

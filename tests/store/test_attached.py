@@ -130,7 +130,9 @@ async def taken_back(place: Place) -> None:
         connection.execute(
             "DROP TABLE attachment_refs; DROP INDEX messages_by_name; DROP INDEX sessions_by_time;"
             " DROP INDEX sessions_by_user; DROP INDEX sessions_to_index; ALTER TABLE sessions DROP COLUMN listed_at;"
-            " ALTER TABLE sessions DROP COLUMN is_behind; PRAGMA user_version = 5"
+            " ALTER TABLE sessions DROP COLUMN is_behind; ALTER TABLE leases DROP COLUMN length_us;"
+            " ALTER TABLE runs DROP COLUMN alive_us; ALTER TABLE inbox DROP COLUMN wait_us; DROP TABLE lease_clock;"
+            " PRAGMA user_version = 5"
         ).fetchall()
         connection.close()
         return
@@ -139,6 +141,11 @@ async def taken_back(place: Place) -> None:
             "DROP TABLE attachment_refs",
             "DROP INDEX messages_by_name",
             "ALTER TABLE sessions DROP COLUMN listed_at, DROP COLUMN is_behind",
+            "ALTER TABLE leases DROP COLUMN length_us",
+            "ALTER TABLE runs DROP COLUMN alive_us",
+            "ALTER TABLE inbox DROP COLUMN wait_us",
+            "DROP TABLE lease_clock",
+            "DROP FUNCTION lease_now",
             "DELETE FROM dragoman_steps WHERE number >= 6",
         ):
             await store._write(rows_of(sql))

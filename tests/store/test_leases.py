@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from dragoman.errors import (
     ConflictError,
 )
-from dragoman.store import Store
-from tests.store.conftest import Clock, Place
+from dragoman.store import Store, lease_clock, open_store
+from dragoman.store.lease_clock import restart
+from tests.store.conftest import Clock, Place, pass_time
+from tests.store.talk import said
+
+STEPS = [{"days": 1}, {"days": -1}, {"hours": 1}, {"hours": -1}]
 
 
 async def test_one_turn_runs_at_a_time(store: Store, clock: Clock) -> None:
@@ -22,12 +28,12 @@ async def test_one_turn_runs_at_a_time(store: Store, clock: Clock) -> None:
         await store.take_lease(session.id, "you")
     assert caught.value.code == "turn_in_flight"
     await store.take_lease(other.id, "you")
-    clock.move(seconds=20)
+    await pass_time(store, clock, seconds=20)
     assert (await store.take_lease(session.id, "me")).expires_at > lease.expires_at  # renewed
-    clock.move(seconds=29)
+    await pass_time(store, clock, seconds=25)
     with pytest.raises(ConflictError):
         await store.take_lease(session.id, "you")
-    clock.move(seconds=1)
+    await pass_time(store, clock, seconds=5)
     assert (await store.take_lease(session.id, "you")).owner == "you"  # it had expired
     with pytest.raises(ConflictError):
         await store.take_lease(session.id, "me")
@@ -36,6 +42,74 @@ async def test_one_turn_runs_at_a_time(store: Store, clock: Clock) -> None:
         await store.take_lease(session.id, "me")
     await store.release_lease(session.id, "you")
     await store.take_lease(session.id, "me")
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+async def test_setting_the_wall_clock_neither_ends_nor_prolongs_a_lease(
+    store: Store, clock: Clock, step: dict[str, float]
+) -> None:
+    store.clock = clock
+    session = await store.create_session()
+    await store.take_lease(session.id, "me", seconds=30)
+    clock.move(**step)
+    with pytest.raises(ConflictError, match=r"the session is free in \d+ s"):
+        await store.take_lease(session.id, "you")
+    assert await store.retain(timedelta(days=-400)) == []  # a turn is running in it
+    await pass_time(store, seconds=30)
+    clock.move(**step)
+    assert (await store.take_lease(session.id, "you")).owner == "you"
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+async def test_two_machines_whose_clocks_disagree_keep_one_turn_at_a_time(
+    shared_place: Place, step: dict[str, float]
+) -> None:
+    async with shared_place.open() as one, shared_place.open() as two:
+        two.clock = clock = Clock()
+        clock.now = one.clock() + timedelta(**step)
+        session = await one.create_session()
+        await one.take_lease(session.id, "one", seconds=30)
+        with pytest.raises(ConflictError):
+            await two.take_lease(session.id, "two", seconds=30)
+        await one.release_lease(session.id, "one")
+        await two.take_lease(session.id, "two", seconds=30)
+        with pytest.raises(ConflictError):
+            await one.take_lease(session.id, "one", seconds=30)
+        await pass_time(one, seconds=30)
+        await one.take_lease(session.id, "one", seconds=30)
+
+
+async def test_after_the_machine_has_restarted_a_lease_lasts_for_its_length_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    async with open_store(url) as store:
+        session = (await store.create_session()).id
+        await store.append(session, said("x"))
+        await store.take_lease(session, "me", seconds=30)
+        await store.begin_run(session, "run", b"hash", owner="worker", alive_s=20)
+        await pass_time(store, days=-100)  # it was taken when the machine had run for a hundred days
+    monkeypatch.setattr(lease_clock, "_BOOT_ID", tmp_path / "boot_id")
+    (tmp_path / "boot_id").write_text("another start\n")
+    async with open_store(url) as store:
+        with pytest.raises(ConflictError, match=r"free in (30|29) s"):
+            await store.take_lease(session, "you")
+        assert await store.dead_runs() == []
+    async with open_store(url) as store:
+        await pass_time(store, seconds=30)
+        assert [run.run_id for run in await store.dead_runs()] == ["run"]
+        await store.take_lease(session, "you")
+
+
+async def test_where_the_database_clock_was_set_back_no_lease_lasts_longer_than_its_length(store: Store) -> None:
+    session = await store.create_session()
+    await store.take_lease(session.id, "me", seconds=30)
+    await pass_time(store, days=-1)
+    with pytest.raises(ConflictError, match=r"free in 86\d{3} s"):
+        await store.take_lease(session.id, "you")
+    await store._write(restart(None))
+    with pytest.raises(ConflictError, match=r"free in (30|29) s"):
+        await store.take_lease(session.id, "you")
 
 
 async def test_of_many_who_want_to_run_a_turn_one_does(shared_place: Place) -> None:

@@ -11,7 +11,7 @@ from dragoman.errors import ConflictError, DragomanError, UnknownSessionError
 from dragoman.message import Message, MessageMetadata, Role, TextBlock
 from dragoman.store import Store
 from dragoman.store.runs import Begun, RunEnd, Told
-from tests.store.conftest import Clock, Place
+from tests.store.conftest import Clock, Place, pass_time
 
 HASH = b"h" * 32
 
@@ -110,12 +110,14 @@ async def test_a_run_whose_worker_fell_silent_may_be_ended_by_others(store: Stor
     session = (await store.create_session()).id
     run = (await begin(store, session, "a")).run
     await store.tell_run(session, "a", 0, ["1"])
-    clock.now += timedelta(seconds=15)
+    await pass_time(store, seconds=15)
     await store.beat("one", 20)
-    clock.now += timedelta(seconds=15)
-    assert await store.dead_runs() == []
-    assert not await store.end_dead_run(run, '"dead"')
-    clock.now += timedelta(seconds=15)
+    await pass_time(store, seconds=15)
+    for step in (timedelta(days=1), timedelta(days=-2)):  # which somebody sets the wall clock by
+        clock.now += step
+        assert await store.dead_runs() == []
+        assert not await store.end_dead_run(run, '"dead"')
+    await pass_time(store, seconds=15)
     assert [one.run_id for one in await store.dead_runs()] == ["a"]
     assert await store.end_dead_run(run, '"dead"')
     assert not await store.end_dead_run(run, '"dead"')

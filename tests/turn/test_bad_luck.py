@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from dragoman.message import Message, MessageStatus, Role, TextBlock, ToolResult
 from dragoman.rules import check
 from dragoman.tools import Confirmation, ConfirmationRequest, ToolContext, tool
 from dragoman.turn import Agent, AnswerBegan, AnswerEnded, TurnEnded, TurnEvent
+from tests.store.conftest import pass_time
 from tests.store.faults.test_disk_full import small_disk  # noqa: F401  a fixture
 from tests.strict import call, say
 from tests.turn.ground import Ground, ground
@@ -165,8 +165,7 @@ async def test_a_turn_that_lost_its_lease_to_another_ends_and_the_other_goes_on(
         async for event in turn:
             if isinstance(event, TextDelta):
                 break
-        now = it.store.clock
-        it.store.clock = lambda: now() + timedelta(minutes=5)
+        await pass_time(it.store, minutes=5)
         it.fakes["anthropic"].say("Good morning.")
         assert (await other.ask(it.session, "Anybody there?")).fault is None
         with pytest.raises(ConflictError):
@@ -195,8 +194,7 @@ async def test_a_turn_that_lost_its_lease_calls_no_model_and_runs_no_tool(tmp_pa
         it.store.turn = lambda session_id: real(session_id, 0.03)  # type: ignore[method-assign]
 
         async def taken() -> None:
-            now = it.store.clock
-            it.store.clock = lambda: now() + timedelta(minutes=5)
+            await pass_time(it.store, minutes=5)
             await it.store.take_lease(it.session, "somebody else", 600)
             await asyncio.sleep(0.1)  # until it wants to renew its lease
 

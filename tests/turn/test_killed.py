@@ -87,6 +87,6 @@ async def _expired(store: object, session_id: str) -> None:
     """A lease ends by itself half a minute after its owner has died; here, at once."""
 
     def forget() -> object:
-        return (yield "UPDATE leases SET expires_at = 0 WHERE session_id = ?", (session_id,))
+        return (yield "UPDATE leases SET expires_at = lease_now() WHERE session_id = ?", (session_id,))
 
     await store._write(forget())  # type: ignore[attr-defined]

@@ -365,8 +365,8 @@ class Mail:
         return Mailbox(self, recipient, lease_s=lease_s, at_once=at_once)
 
     async def opened(self, delivery: Delivery) -> Letter:
-        """A letter with what is sensitive in it. Only who holds it can have it: the lease is extended by the way."""
-        await self.extend(delivery, max(1.0, (delivery.until - self.store.clock()).total_seconds()))
+        """A letter with what is sensitive in it. Only who holds it can have it."""
+        await self.store.mail.check_held(delivery.handed)
         posted = delivery.handed.posted
         sealed = await self.store.mail.sealed(posted)
         return opened(msgspec.structs.replace(posted, sealed=sealed), self.sealing)

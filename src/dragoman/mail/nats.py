@@ -220,8 +220,7 @@ class NatsTransport:
     async def _relay_some(self) -> int:
         assert self._mail is not None
         room = self._mail.store.mail
-        due = await room.next_to_send()
-        if due is None or due > self._mail.store.clock():
+        if not await room.is_any_to_send():
             return 0
         claimed = await room.claim(self._resend_s, self._batch)
         outcomes = await asyncio.gather(*(self._hand_over(*one) for one in claimed))

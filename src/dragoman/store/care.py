@@ -34,6 +34,7 @@ from dragoman.message import (
     ToolUseBlock,
 )
 from dragoman.store import collecting, indexes, runs, trace
+from dragoman.store.leases import IS_HELD
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.reading import Found, at, read
 from dragoman.store.rows import Columns, columns_from, hash_of, message_from, micros, time_from
@@ -67,7 +68,7 @@ def delete_session(engine: str, session_id: str, ids: Ids) -> Generator[Statemen
 
 _UNTOUCHED: Final = (
     "listed_at <= ? AND updated_at < ? AND NOT EXISTS"
-    " (SELECT 1 FROM leases WHERE leases.session_id = sessions.id AND leases.expires_at > ? AND leases.owner <> ?)"
+    f" (SELECT 1 FROM leases WHERE leases.session_id = sessions.id AND {IS_HELD} AND leases.owner <> ?)"
 )
 
 
@@ -77,12 +78,12 @@ def _at(before: datetime) -> tuple[int, int]:
 
 
 @operation
-def untouched(before: datetime, now: datetime, user_id: str | None) -> Generator[Statement, Rows, list[Session]]:
+def untouched(before: datetime, user_id: str | None) -> Generator[Statement, Rows, list[Session]]:
     """Sessions in which nothing happened since, the oldest first. One in which a turn is running is not among them."""
     whose, who = (" AND user_id = ?", (user_id,)) if user_id is not None else ("", ())
     rows = yield (
         f"SELECT id FROM sessions WHERE {_UNTOUCHED}{whose} ORDER BY updated_at, id",
-        (*_at(before), micros(now), "", *who),
+        (*_at(before), "", *who),
     )
     found: list[Session] = []
     for (session_id,) in rows:
@@ -92,12 +93,12 @@ def untouched(before: datetime, now: datetime, user_id: str | None) -> Generator
 
 @operation
 def delete_untouched(
-    engine: str, session_id: str, before: datetime, now: datetime, ids: Ids, *, holder: str = ""
+    engine: str, session_id: str, before: datetime, ids: Ids, *, holder: str = ""
 ) -> Generator[Statement, Rows, bool]:
     """Delete a session, unless something happened in it after all, or somebody else than ``holder`` runs a turn."""
     rows = yield (
         f"UPDATE sessions SET last_seq = last_seq WHERE id = ? AND {_UNTOUCHED} RETURNING id",
-        (session_id, *_at(before), micros(now), holder),
+        (session_id, *_at(before), holder),
     )
     if rows:
         yield from _deleted(engine, session_id, ids, erased=None)

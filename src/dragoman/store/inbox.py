@@ -6,8 +6,9 @@
 
 A mailbox counts its letters, and they are handed out in that order; of one task, one at a time. A letter that stands
 behind another one of its task is ``behind`` until that one is done or dead. ``available_at`` is when a letter may be
-handed out, and 0 if it may: a lease is nothing else than a later time, with a name that only its holder knows. What has
-come of age is set to 0 by whoever looks next.
+handed out, on the clock of leases (see ``lease_clock``), and 0 if it may: a lease is nothing else than a later time,
+with a name that only its holder knows; ``wait_us`` is how long it was given for. What has come of age is set to 0 by
+whoever looks next.
 
 The one rule: the row of the inbox says that a letter is done in the same transaction in which its effect happens, and
 only to the one who holds it.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +28,7 @@ from dragoman.letters.kept import DeadLetter, Handed, Outcome, Posted, Receipt
 from dragoman.letters.sensitive import REFERENCE
 from dragoman.store import tasks
 from dragoman.store.batches import in_groups, listed
+from dragoman.store.lease_clock import length_us
 from dragoman.store.letters import (
     KEYED,
     MAILBOX,
@@ -43,15 +45,19 @@ from dragoman.store.letters import (
     sealed_of,
 )
 from dragoman.store.operation import LOCKED, Operation, Passing, Rows, Statement, operation
-from dragoman.store.rows import micros, time_from
+from dragoman.store.rows import micros
 from dragoman.store.schema import LETTER
 from dragoman.store.taking import busy_tasks, by_mailbox, into, posting, receipt_of, received, received_all
 
 Effect = Generator[Statement, Rows, Any] | Operation[Any]  # steps, as an operation has them
 _COLUMNS: Final = ", ".join(f"l.{name.strip()}" for name in LETTER.split(","))
-_LEASED: Final = f"UPDATE inbox SET lease = ?, available_at = ?, attempts = attempts + 1 WHERE {MAILBOX}"
+_LEASED: Final = (
+    f"UPDATE inbox SET lease = ?, available_at = lease_now() + ?, wait_us = ?, attempts = attempts + 1 WHERE {MAILBOX}"
+)
 # What has a time comes after it: a lease that is over, or another attempt. In these words, an index has all of it.
-_IS_DUE: Final = "recipient_id = ? AND team_id = ? AND state = 'ready' AND available_at > 0 AND available_at <= ?"
+_IS_DUE: Final = (
+    "recipient_id = ? AND team_id = ? AND state = 'ready' AND available_at > 0 AND available_at <= lease_now()"
+)
 _DUE: Final = f"SELECT 1 FROM inbox WHERE {_IS_DUE} LIMIT 1"
 _FREED: Final = f"UPDATE inbox SET available_at = 0 WHERE {_IS_DUE}"
 _IS_FREE: Final = "i.recipient_id = ? AND i.team_id = ? AND i.state = 'ready' AND i.available_at = 0"
@@ -68,11 +74,11 @@ _NAMED: Final = f"{_FREE} AND i.letter_id = ? ORDER BY i.number LIMIT ?{LOCKED}"
 
 
 @operation
-def has_any(recipient_id: str, team_id: str, now: datetime) -> Generator[Statement, Rows, bool]:
+def has_any(recipient_id: str, team_id: str) -> Generator[Statement, Rows, bool]:
     """Whether there is something to be handed out."""
     mailbox = (recipient_id, team_id)
     free = yield f"SELECT 1 FROM inbox AS i WHERE {_IS_FREE} ORDER BY i.number LIMIT 1", mailbox
-    return bool(free or (yield _DUE, (*mailbox, micros(now))))
+    return bool(free or (yield _DUE, mailbox))
 
 
 def hand_out(
@@ -81,13 +87,13 @@ def hand_out(
     lease: str,
     now: datetime,
     *,
-    until: datetime,
+    lease_s: float,
     limit: int,
     letter_id: str | None = None,
 ) -> Passing[list[Handed]]:
-    """The next letters of a mailbox, or one that is named, each in the hands of whoever knows the lease, until then."""
+    """The next letters of a mailbox, or one that is named, each held for so long by whoever knows the lease."""
     wanted = functools.partial(_handed, recipient_id, team_id, lease, now)
-    return Passing(functools.partial(wanted, until=until, limit=limit, letter_id=letter_id))
+    return Passing(functools.partial(wanted, lease_s=lease_s, limit=limit, letter_id=letter_id))
 
 
 def _handed(
@@ -96,20 +102,21 @@ def _handed(
     lease: str,
     now: datetime,
     *,
-    until: datetime,
+    lease_s: float,
     limit: int,
     letter_id: str | None,
 ) -> Generator[Statement, Rows, list[Handed]]:
     mailbox = (recipient_id, team_id)
-    wanted: Statement = _NEXT, (*mailbox, micros(now), *mailbox, limit)
+    wanted: Statement = _NEXT, (*mailbox, *mailbox, limit)
     if letter_id is not None:
-        wanted = _NAMED, (*mailbox, micros(now), *mailbox, letter_id, limit)
+        wanted = _NAMED, (*mailbox, *mailbox, letter_id, limit)
     rows = yield wanted
-    if rows[0][0] if rows else (yield _DUE, (*mailbox, micros(now))):
-        yield _FREED, (*mailbox, micros(now))
+    if rows[0][0] if rows else (yield _DUE, mailbox):
+        yield _FREED, mailbox
         rows = yield wanted
+    until, length = now + timedelta(seconds=lease_s), length_us(lease_s)
     for marks, names in listed([row[5] for row in rows]):
-        yield f"{_LEASED} AND letter_id IN ({marks})", (lease, micros(until), *mailbox, *names)
+        yield f"{_LEASED} AND letter_id IN ({marks})", (lease, length, length, *mailbox, *names)
     handed: list[Handed] = []
     for _, number, attempts, *row in rows:
         try:
@@ -143,16 +150,25 @@ def _buried_unread(key: Key, row: Sequence[Any], error: DamagedError, dead_id: s
     )
 
 
-def extend(key: Key, lease: str, until: datetime) -> Passing[None]:
+def extend(key: Key, lease: str, lease_s: float) -> Passing[None]:
     """Keep a letter for longer; ``ConflictError`` (``lease_lost``) if somebody else has it."""
-    return Passing(functools.partial(_extended, key, lease, until))
+    return Passing(functools.partial(_extended, key, lease, length_us(lease_s)))
 
 
-def _extended(key: Key, lease: str, until: datetime) -> Steps:
+def _extended(key: Key, lease: str, length: int) -> Steps:
     rows = yield (
-        f"UPDATE inbox SET available_at = ? WHERE {KEYED} AND lease = ? AND ended_at IS NULL RETURNING 1",
-        (micros(until), *key, lease),
+        f"UPDATE inbox SET available_at = lease_now() + ?, wait_us = ? WHERE {KEYED} AND lease = ?"
+        " AND ended_at IS NULL RETURNING 1",
+        (length, length, *key, lease),
     )
+    if not rows:
+        raise lost(key)
+
+
+@operation
+def check_held(key: Key, lease: str) -> Steps:
+    """Raise ``ConflictError`` (``lease_lost``) unless a letter is in the hands of whoever knows the lease."""
+    rows = yield f"SELECT 1 FROM inbox WHERE {KEYED} AND lease = ? AND ended_at IS NULL", (*key, lease)
     if not rows:
         raise lost(key)
 
@@ -324,9 +340,11 @@ def fail(
     attempts: int = held[3]
     again = retry_at(attempts)
     if again is not None:
+        pause = length_us((again - now).total_seconds())
         yield (
-            f"UPDATE inbox SET lease = NULL, available_at = ?, error_class = ? WHERE {KEYED}",
-            (micros(again), error_class, *key),
+            "UPDATE inbox SET lease = NULL, available_at = lease_now() + ?, wait_us = ?, error_class = ?"
+            f" WHERE {KEYED}",
+            (pause, pause, error_class, *key),
         )
     else:
         yield locked(key)
@@ -385,30 +403,28 @@ def resend(
 # --- the outbox ------------------------------------------------------------------------------------------------------
 
 
-def claim(now: datetime, until: datetime, limit: int) -> Passing[list[tuple[Posted, int, int | None]]]:
+def claim(again_s: float, limit: int) -> Passing[list[tuple[Posted, int, int | None]]]:
     """Letters that are to be sent, or sent again, how often they were, and where the broker had them.
 
-    Nobody else sends them until then.
+    Nobody else sends them for so long.
     """
-    return Passing(functools.partial(_claimed, now, until, limit))
+    return Passing(functools.partial(_claimed, length_us(again_s), limit))
 
 
-def _claimed(
-    now: datetime, until: datetime, limit: int
-) -> Generator[Statement, Rows, list[tuple[Posted, int, int | None]]]:
+def _claimed(pause: int, limit: int) -> Generator[Statement, Rows, list[tuple[Posted, int, int | None]]]:
     rows = yield (
         f"SELECT o.attempts, o.broker_seq, {_COLUMNS} FROM outbox AS o JOIN letters AS l"
         " ON l.recipient_id = o.recipient_id AND l.team_id = o.team_id AND l.letter_id = o.letter_id"
-        " WHERE o.state = 'ready' AND o.available_at <= ?"
+        " WHERE o.state = 'ready' AND o.available_at <= lease_now()"
         f" ORDER BY o.available_at, o.number LIMIT ?{LOCKED}",
-        (micros(now), limit),
+        (limit,),
     )
     for mailbox, names in by_mailbox((row[2], row[3], row[4]) for row in rows):
         for marks, some in listed(names):
             yield (
-                f"UPDATE outbox SET available_at = ?, attempts = attempts + 1 WHERE {MAILBOX}"
+                f"UPDATE outbox SET available_at = lease_now() + ?, attempts = attempts + 1 WHERE {MAILBOX}"
                 f" AND letter_id IN ({marks})",
-                (micros(until), *mailbox, *some),
+                (pause, *mailbox, *some),
             )
     claimed: list[tuple[Posted, int, int | None]] = []
     for attempts, place, *row in rows:
@@ -420,7 +436,7 @@ def _claimed(
 
 
 _SENT: Final = (
-    "UPDATE outbox SET published_at = ?, available_at = ?, broker_seq = v.column4 FROM (VALUES {}) AS v"
+    "UPDATE outbox SET published_at = ?, available_at = lease_now() + ?, broker_seq = v.column4 FROM (VALUES {}) AS v"
     " WHERE outbox.recipient_id = v.column1 AND outbox.team_id = v.column2 AND outbox.letter_id = v.column3"
 )
 
@@ -430,25 +446,25 @@ def _sent(count: int) -> str:
     return ", ".join(["(?, ?, ?, CAST(? AS BIGINT))"] * count)
 
 
-def published(places: Sequence[tuple[Key, int]], now: datetime, again_at: datetime) -> Passing[None]:
-    """The transport has these, and where; they are looked for again then, unless a receipt comes first."""
-    return Passing(functools.partial(_published, places, now, again_at))
+def published(places: Sequence[tuple[Key, int]], now: datetime, again_s: float) -> Passing[None]:
+    """The transport has these, and where; they are looked for after so long, unless a receipt comes first."""
+    return Passing(functools.partial(_published, places, now, length_us(again_s)))
 
 
-def _published(places: Sequence[tuple[Key, int]], now: datetime, again_at: datetime) -> Steps:
-    when = (micros(now), micros(again_at))
+def _published(places: Sequence[tuple[Key, int]], now: datetime, pause: int) -> Steps:
+    when = (micros(now), pause)
     for group in in_groups(places):
         yield _SENT.format(_sent(len(group))), (*when, *(value for key, place in group for value in (*key, place)))
 
 
-def put_off(keys: Sequence[Key], until: datetime) -> Passing[None]:
-    """The transport did not take these; they are sent then."""
-    return Passing(functools.partial(_put_off, keys, until))
+def put_off(keys: Sequence[Key], again_s: float) -> Passing[None]:
+    """The transport did not take these; they are sent after so long."""
+    return Passing(functools.partial(_put_off, keys, length_us(again_s)))
 
 
-def _put_off(keys: Sequence[Key], until: datetime) -> Steps:
+def _put_off(keys: Sequence[Key], pause: int) -> Steps:
     for key in keys:
-        yield f"UPDATE outbox SET available_at = ? WHERE {KEYED}", (micros(until), *key)
+        yield f"UPDATE outbox SET available_at = lease_now() + ? WHERE {KEYED}", (pause, *key)
 
 
 @operation
@@ -458,19 +474,19 @@ def receipts(keys: Sequence[Key]) -> Steps:
 
 
 @operation
-def hurry(now: datetime) -> Steps:
+def hurry() -> Steps:
     """Send everything again now that was sent and has no receipt."""
     yield (
-        "UPDATE outbox SET available_at = ? WHERE state = 'ready' AND published_at IS NOT NULL AND available_at > ?",
-        (micros(now), micros(now)),
+        "UPDATE outbox SET available_at = lease_now() WHERE state = 'ready' AND published_at IS NOT NULL"
+        " AND available_at > lease_now()",
+        (),
     )
 
 
 @operation
-def next_to_send() -> Generator[Statement, Rows, datetime | None]:
-    """When a letter is to be sent, or sent again."""
-    rows = yield "SELECT min(available_at) FROM outbox WHERE state = 'ready'", ()
-    return None if rows[0][0] is None else time_from(rows[0][0])
+def is_any_to_send() -> Generator[Statement, Rows, bool]:
+    """Whether a letter is to be sent now, or sent again."""
+    return bool((yield "SELECT 1 FROM outbox WHERE state = 'ready' AND available_at <= lease_now() LIMIT 1", ()))
 
 
 @operation

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Generator
-from datetime import datetime
 
 from dragoman.errors import ConflictError
+from dragoman.store.lease_clock import length_us
 from dragoman.store.operation import Passing, Rows, Statement
-from dragoman.store.rows import micros, time_from
 from dragoman.store.sessions import unknown_session
-from dragoman.store.values import Lease
+
+IS_HELD = "leases.expires_at > lease_now()"
 
 
-def take_lease(session_id: str, owner: str, now: datetime, until: datetime) -> Passing[Lease]:
+def take_lease(session_id: str, owner: str, seconds: float) -> Passing[None]:
     """The right to run a turn, if nobody else has it; taking it again prolongs it."""
-    return Passing(functools.partial(_taken, session_id, owner, now, until))
+    return Passing(functools.partial(_taken, session_id, owner, length_us(seconds)))
 
 
 def release_lease(session_id: str, owner: str) -> Passing[None]:
@@ -23,20 +23,22 @@ def release_lease(session_id: str, owner: str) -> Passing[None]:
     return Passing(functools.partial(_released, session_id, owner))
 
 
-def _taken(session_id: str, owner: str, now: datetime, until: datetime) -> Generator[Statement, Rows, Lease]:
+def _taken(session_id: str, owner: str, length: int) -> Generator[Statement, Rows, None]:
     rows = yield (
-        "INSERT INTO leases (session_id, owner, expires_at) SELECT id, ?, ? FROM sessions WHERE id = ?"
-        " ON CONFLICT (session_id) DO UPDATE SET owner = excluded.owner, expires_at = excluded.expires_at"
-        " WHERE leases.owner = excluded.owner OR leases.expires_at <= ? RETURNING owner",
-        (owner, micros(until), session_id, micros(now)),
+        "INSERT INTO leases (session_id, owner, length_us, expires_at) SELECT id, ?, ?, lease_now() + ? FROM sessions"
+        " WHERE id = ? ON CONFLICT (session_id) DO UPDATE"
+        " SET owner = excluded.owner, length_us = excluded.length_us, expires_at = excluded.expires_at"
+        f" WHERE leases.owner = excluded.owner OR NOT {IS_HELD} RETURNING owner",
+        (owner, length, length, session_id),
     )
     if rows:
-        return Lease(session_id=session_id, owner=owner, expires_at=until)
-    held = yield "SELECT expires_at FROM leases WHERE session_id = ?", (session_id,)
+        return
+    held = yield "SELECT expires_at - lease_now() FROM leases WHERE session_id = ?", (session_id,)
     if not held:
         raise unknown_session(session_id)
+    left_s = max(1, -(-held[0][0] // 1_000_000))
     raise ConflictError(
-        f"a turn is running, until {time_from(held[0][0]).isoformat()} at the latest",
+        f"a turn is running; if its process has died, the session is free in {left_s} s",
         where=f"session {session_id}",
         remedy="Wait for it, or cancel it",
         code="turn_in_flight",

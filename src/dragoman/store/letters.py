@@ -25,7 +25,10 @@ Steps = Generator[Statement, Rows, None]
 Key = tuple[str, str, str]  # recipient, team, letter
 MAILBOX: Final = "recipient_id = ? AND team_id = ?"
 KEYED: Final = f"{MAILBOX} AND letter_id = ?"
-STANDING: Final = "i.state, i.attempts, i.ended_at, i.available_at, i.lease, i.error_class"  # of a row of the inbox
+STANDING: Final = (  # of a row of the inbox; what is to come of its time, if it has one
+    "i.state, i.attempts, i.ended_at, CASE WHEN i.available_at > 0 THEN i.available_at - lease_now() END, i.lease,"
+    " i.error_class"
+)
 KEPT: Final = (
     f"INSERT INTO letters ({LETTER}) VALUES ({', '.join('?' * 15)})"
     " ON CONFLICT (recipient_id, team_id, letter_id) DO NOTHING RETURNING 1"
@@ -198,21 +201,21 @@ def needed(keys: Sequence[Key]) -> Generator[Statement, Rows, dict[Key, tuple[st
 
 
 @operation
-def counts(team_id: str | None, now: datetime) -> Generator[Statement, Rows, list[MailboxCounts]]:
+def counts(team_id: str | None) -> Generator[Statement, Rows, list[MailboxCounts]]:
     """How much is in each mailbox."""
     whose, who = (" WHERE team_id = ?", (team_id,)) if team_id is not None else ("", ())
     rows = yield (
         "SELECT recipient_id, team_id,"
-        " sum(CASE WHEN state = 'ready' AND available_at <= ? THEN 1 ELSE 0 END),"
-        " sum(CASE WHEN state = 'ready' AND available_at > ? AND lease IS NOT NULL THEN 1 ELSE 0 END),"
-        " sum(CASE WHEN state = 'ready' AND available_at > ? AND lease IS NULL THEN 1 ELSE 0 END),"
+        " sum(CASE WHEN state = 'ready' AND available_at <= lease_now() THEN 1 ELSE 0 END),"
+        " sum(CASE WHEN state = 'ready' AND available_at > lease_now() AND lease IS NOT NULL THEN 1 ELSE 0 END),"
+        " sum(CASE WHEN state = 'ready' AND available_at > lease_now() AND lease IS NULL THEN 1 ELSE 0 END),"
         " sum(CASE WHEN state = 'behind' THEN 1 ELSE 0 END),"
         " sum(CASE WHEN state = 'held' THEN 1 ELSE 0 END),"
         " sum(CASE WHEN state = 'done' THEN 1 ELSE 0 END),"
         " sum(CASE WHEN attempts > 1 THEN attempts - 1 ELSE 0 END),"
         " min(CASE WHEN ended_at IS NULL THEN arrived_at END), max(arrived_at)"
         f" FROM inbox{whose} GROUP BY recipient_id, team_id",
-        (*[micros(now)] * 3, *who),
+        who,
     )
     away = yield f"SELECT recipient_id, team_id, count(*) FROM outbox{whose} GROUP BY recipient_id, team_id", who
     dead = yield (

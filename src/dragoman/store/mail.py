@@ -55,15 +55,15 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: tuple[str, ...] = ()  # tasks that have not succeeded
 
 
-def _standing(row: Sequence[Any]) -> Standing:
-    is_timed = row[15] == "ready" and row[18] > 0
+def _standing(row: Sequence[Any], now: datetime) -> Standing:
+    time = now + timedelta(microseconds=row[18]) if row[15] == "ready" and row[18] is not None else None
     return Standing(
         posted=letters.posted_from(row[:15]),
         state=row[15] or "away",
         attempts=row[16] or 0,
         ended_at=None if row[17] is None else time_from(row[17]),
-        leased_until=time_from(row[18]) if is_timed and row[19] is not None else None,
-        retry_at=time_from(row[18]) if is_timed and row[19] is None and row[20] is not None else None,
+        leased_until=time if row[19] is not None else None,
+        retry_at=time if row[19] is None and row[20] is not None else None,
         error_class=row[20],
     )
 
@@ -101,7 +101,7 @@ class MailRoom:
 
     async def has_any(self, recipient_id: str, team_id: str = "") -> bool:
         """Whether there is something to be handed out."""
-        return await self._store._read_little(inbox.has_any(recipient_id, team_id, self._store.clock()))
+        return await self._store._read_little(inbox.has_any(recipient_id, team_id))
 
     def hand_out(
         self, recipient_id: str, team_id: str = "", *, lease_s: float = 60, limit: int = 1, letter_id: str | None = None
@@ -110,11 +110,15 @@ class MailRoom:
 
         ``letter_id`` asks for one of them, if it may be handed out.
         """
-        now = self._store.clock()
-        until = now + timedelta(seconds=lease_s)
         return self._store._write(
             inbox.hand_out(
-                recipient_id, team_id, self._store.new_id(), now, until=until, limit=limit, letter_id=letter_id
+                recipient_id,
+                team_id,
+                self._store.new_id(),
+                self._store.clock(),
+                lease_s=lease_s,
+                limit=limit,
+                letter_id=letter_id,
             )
         )
 
@@ -166,9 +170,12 @@ class MailRoom:
 
     async def extend(self, handed: Handed, lease_s: float) -> datetime:
         """Keep a letter for longer; ``ConflictError`` (``lease_lost``) if somebody else has it."""
-        until = self._store.clock() + timedelta(seconds=lease_s)
-        await self._store._write(inbox.extend(key_of(handed.posted), handed.lease, until))
-        return until
+        await self._store._write(inbox.extend(key_of(handed.posted), handed.lease, lease_s))
+        return self._store.clock() + timedelta(seconds=lease_s)
+
+    async def check_held(self, handed: Handed) -> None:
+        """Raise ``ConflictError`` (``lease_lost``) if a letter is in other hands, or done."""
+        await self._store._read_little(inbox.check_held(key_of(handed.posted), handed.lease))
 
     # --- finding -----------------------------------------------------------------------------------------------------
 
@@ -216,7 +223,8 @@ class MailRoom:
 
     async def _waiting(self, rows: Sequence[Sequence[Any]]) -> list[Standing]:
         """Letters with where they stand, and what they wait for."""
-        found = [_standing(row) for row in rows]
+        now = self._store.clock()
+        found = [_standing(row, now) for row in rows]
         held = [key_of(one.posted) for one in found if one.state in ("held", "away")]
         if not held:
             return found
@@ -233,7 +241,7 @@ class MailRoom:
 
     async def counts(self, team_id: str | None = None) -> list[MailboxCounts]:
         """How much is in each mailbox, of a team if one is named."""
-        return await self._store._read(letters.counts(team_id, self._store.clock()))
+        return await self._store._read(letters.counts(team_id))
 
     # --- the dead ----------------------------------------------------------------------------------------------------
 
@@ -319,17 +327,15 @@ class MailRoom:
     async def claim(self, again_s: float, limit: int) -> list[tuple[Posted, int, int | None]]:
         """Letters that are to be sent, how often they were, and where the broker had them; nobody else sends them
         for so long."""
-        now = self._store.clock()
-        return await self._store._write(inbox.claim(now, now + timedelta(seconds=again_s), limit))
+        return await self._store._write(inbox.claim(again_s, limit))
 
     async def published(self, places: Sequence[tuple[Key, int]], again_s: float) -> None:
         """The transport has these, and where; they are looked for after so long, unless a receipt comes first."""
-        now = self._store.clock()
-        await self._store._write(inbox.published(places, now, now + timedelta(seconds=again_s)))
+        await self._store._write(inbox.published(places, self._store.clock(), again_s))
 
     async def put_off(self, keys: Sequence[Key], again_s: float) -> None:
         """The transport did not take these."""
-        await self._store._write(inbox.put_off(keys, self._store.clock() + timedelta(seconds=again_s)))
+        await self._store._write(inbox.put_off(keys, again_s))
 
     async def receipts(self, keys: Sequence[Key]) -> None:
         """The recipients have these letters, and they need not be sent again."""
@@ -337,11 +343,11 @@ class MailRoom:
 
     async def hurry(self) -> None:
         """Send everything again now that was sent and has no receipt."""
-        await self._store._write(inbox.hurry(self._store.clock()))
+        await self._store._write(inbox.hurry())
 
-    async def next_to_send(self) -> datetime | None:
-        """When a letter is to be sent, or sent again; nothing if there is none."""
-        return await self._store._read_little(inbox.next_to_send())
+    async def is_any_to_send(self) -> bool:
+        """Whether a letter is to be sent now, or sent again."""
+        return await self._store._read_little(inbox.is_any_to_send())
 
     # --- care --------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from dragoman.blobs import Blob, Blobs, checked
 from dragoman.errors import DamagedError, FormatError, StorageError, StoreUnusableError
+from dragoman.store.lease_clock import restart
 from dragoman.store.operation import Rows, Statement, bindable, operation
 from dragoman.store.schema import migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
@@ -88,6 +89,7 @@ class PostgresStore(Store):
             async with pool.acquire() as connection:
                 await self._check(connection)
                 await self._migrate(connection)
+                await self._restart_leases(connection)
         except (asyncpg.PostgresError, *_LOST) as error:
             await pool.close()
             raise StoreUnusableError(f"it cannot be opened ({error})", where=self._where) from None
@@ -152,6 +154,10 @@ class PostgresStore(Store):
                 remedy="Name another database, or a schema: postgresql://…?schema=dragoman",
                 code="not_a_store",
             ) from None
+
+    async def _restart_leases(self, connection: Connection) -> None:
+        async with connection.transaction():
+            await _ran(connection, restart(None))
 
     async def _version(self, connection: Connection) -> int:
         if await connection.fetchval("SELECT to_regclass('dragoman_steps')") is None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from dragoman.errors import ConflictError, DamagedError
+from dragoman.store.lease_clock import length_us
 from dragoman.store.operation import Operation, Passing, Rows, Statement, operation
 from dragoman.store.rows import micros, time_from
 from dragoman.store.sessions import alone_in
@@ -29,9 +30,11 @@ from dragoman.store.sessions import alone_in
 RunStatus = Literal["running", "finished", "error", "cancelled", "interrupted"]
 RETENTION: Final = timedelta(days=7)
 _RUN: Final = (
-    "session_id, run_id, status, request_hash, idempotency_key, user_id, owner, alive_until, cancel_at, first_number,"
-    " last_number, interrupts_json, started_at, ended_at"
+    "session_id, run_id, status, request_hash, idempotency_key, user_id, owner, cancel_at, first_number, last_number,"
+    " interrupts_json, started_at, ended_at"
 )
+_IS_DEAD: Final = "(status = 'running' AND alive_until < lease_now())"
+_READ: Final = f"{_RUN}, {_IS_DEAD}"
 _BATCHES: Final = 50
 _PAGE: Final = 500
 
@@ -44,7 +47,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     status: RunStatus
     request_hash: bytes
     owner: str  # the worker that runs it
-    alive_until: datetime  # when it is given up
     started_at: datetime
     first_number: int  # of its events
     last_number: int  # one less than the first, as long as it has told nothing
@@ -53,6 +55,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     cancel_at: datetime | None = None  # when somebody asked for its end
     interrupts: tuple[dict[str, Any], ...] = ()  # what an interrupted one waits for
     ended_at: datetime | None = None
+    is_dead: bool = False  # its worker has not said for too long that it lives
 
     @property
     def is_running(self) -> bool:
@@ -114,7 +117,6 @@ class RunMethods:
         ``ConflictError`` if another request had that id or key (``idempotency_key_reused``), or if a run is running
         (``run_in_progress``).
         """
-        now = self.clock()
         wanted = Run(
             session_id=session_id,
             run_id=run_id,
@@ -123,12 +125,11 @@ class RunMethods:
             idempotency_key=idempotency_key,
             user_id=user_id,
             owner=owner,
-            alive_until=now + timedelta(seconds=alive_s),
             first_number=0,
             last_number=0,
-            started_at=now,
+            started_at=self.clock(),
         )
-        begun: Begun = await self._write(begin_run(wanted))
+        begun: Begun = await self._write(begin_run(wanted, alive_s))
         return begun
 
     async def tell_run(
@@ -167,8 +168,7 @@ class RunMethods:
 
     async def beat(self, owner: str, alive_s: float) -> None:
         """Say that the runs of a worker live."""
-        until = self.clock() + timedelta(seconds=alive_s)
-        await self._write(Passing(functools.partial(_beat, owner, until)))
+        await self._write(Passing(functools.partial(_beat, owner, length_us(alive_s))))
 
     async def cancelled_runs(self, owner: str) -> list[tuple[str, str]]:
         """Session and id of each run of a worker whose end was asked for."""
@@ -177,7 +177,7 @@ class RunMethods:
 
     async def dead_runs(self) -> list[Run]:
         """Runs whose worker has not said for too long that they live."""
-        found: list[Run] = await self._read(dead(self.clock()))
+        found: list[Run] = await self._read(dead())
         return found
 
     async def end_dead_run(self, run: Run, event: str) -> bool:
@@ -197,7 +197,7 @@ class RunMethods:
 
 
 @operation
-def begin_run(wanted: Run) -> Generator[Statement, Rows, Begun]:
+def begin_run(wanted: Run, alive_s: float) -> Generator[Statement, Rows, Begun]:
     """Add a run behind all others of its session, unless it is there."""
     session_id = wanted.session_id
     yield from alone_in(session_id)
@@ -215,7 +215,11 @@ def begin_run(wanted: Run) -> Generator[Statement, Rows, Begun]:
     rows = yield "SELECT coalesce(max(last_number), 0) FROM runs WHERE session_id = ?", (session_id,)
     last = int(rows[0][0])
     run = msgspec.structs.replace(wanted, first_number=last + 1, last_number=last)
-    yield f"INSERT INTO runs ({_RUN}) VALUES ({', '.join('?' * 14)})", _row(run)
+    length = length_us(alive_s)
+    yield (
+        f"INSERT INTO runs ({_RUN}, alive_us, alive_until) VALUES ({', '.join('?' * 14)}, lease_now() + ?)",
+        (*_row(run), length, length),
+    )
     return Begun(run, is_new=True)
 
 
@@ -224,7 +228,7 @@ def _asked_before(wanted: Run) -> Generator[Statement, Rows, Run | None]:
     for column, name in (("run_id", wanted.run_id), ("idempotency_key", wanted.idempotency_key)):
         if name is None:
             continue
-        rows = yield f"SELECT {_RUN} FROM runs WHERE session_id = ? AND {column} = ?", (wanted.session_id, name)
+        rows = yield f"SELECT {_READ} FROM runs WHERE session_id = ? AND {column} = ?", (wanted.session_id, name)
         if rows and (found := _run_from(rows[0])).request_hash == wanted.request_hash:
             return found
         if rows:
@@ -246,7 +250,6 @@ def _row(run: Run) -> tuple[Any, ...]:
         run.idempotency_key,
         run.user_id,
         run.owner,
-        micros(run.alive_until),
         _maybe_micros(run.cancel_at),
         run.first_number,
         run.last_number,
@@ -265,13 +268,13 @@ def _run_from(row: tuple[Any, ...]) -> Run:
         idempotency_key=row[4],
         user_id=row[5],
         owner=row[6],
-        alive_until=time_from(row[7]),
-        cancel_at=_maybe_time(row[8]),
-        first_number=row[9],
-        last_number=row[10],
-        interrupts=tuple(msgspec.json.decode(row[11])) if row[11] is not None else (),
-        started_at=time_from(row[12]),
-        ended_at=_maybe_time(row[13]),
+        cancel_at=_maybe_time(row[7]),
+        first_number=row[8],
+        last_number=row[9],
+        interrupts=tuple(msgspec.json.decode(row[10])) if row[10] is not None else (),
+        started_at=time_from(row[11]),
+        ended_at=_maybe_time(row[12]),
+        is_dead=bool(row[13]),
     )
 
 
@@ -333,7 +336,7 @@ def withdraw(session_id: str, run_id: str) -> Generator[Statement, Rows, None]:
 @operation
 def get_run(session_id: str, run_id: str) -> Generator[Statement, Rows, Run | None]:
     """A run."""
-    rows = yield f"SELECT {_RUN} FROM runs WHERE session_id = ? AND run_id = ?", (session_id, run_id)
+    rows = yield f"SELECT {_READ} FROM runs WHERE session_id = ? AND run_id = ?", (session_id, run_id)
     return _run_from(rows[0]) if rows else None
 
 
@@ -345,7 +348,7 @@ def newest_run(session_id: str) -> Generator[Statement, Rows, Run | None]:
 
 def _newest(session_id: str) -> Generator[Statement, Rows, Run | None]:
     rows = yield (
-        f"SELECT {_RUN} FROM runs WHERE session_id = ? ORDER BY first_number DESC LIMIT 1",
+        f"SELECT {_READ} FROM runs WHERE session_id = ? ORDER BY first_number DESC LIMIT 1",
         (session_id,),
     )
     return _run_from(rows[0]) if rows else None
@@ -382,14 +385,17 @@ def cancel(session_id: str, run_id: str | None, now: datetime) -> Generator[Stat
     which, named = (" AND run_id = ?", (run_id,)) if run_id is not None else ("", ())
     rows = yield (
         "UPDATE runs SET cancel_at = coalesce(cancel_at, ?) WHERE session_id = ? AND status = 'running'"
-        f"{which} RETURNING {_RUN}",
+        f"{which} RETURNING {_READ}",
         (micros(now), session_id, *named),
     )
     return _run_from(rows[0]) if rows else None
 
 
-def _beat(owner: str, until: datetime) -> Generator[Statement, Rows, None]:
-    yield "UPDATE runs SET alive_until = ? WHERE owner = ? AND status = 'running'", (micros(until), owner)
+def _beat(owner: str, length: int) -> Generator[Statement, Rows, None]:
+    yield (
+        "UPDATE runs SET alive_us = ?, alive_until = lease_now() + ? WHERE owner = ? AND status = 'running'",
+        (length, length, owner),
+    )
 
 
 @operation
@@ -403,9 +409,9 @@ def cancelled(owner: str) -> Generator[Statement, Rows, list[tuple[str, str]]]:
 
 
 @operation
-def dead(now: datetime) -> Generator[Statement, Rows, list[Run]]:
+def dead() -> Generator[Statement, Rows, list[Run]]:
     """Runs that nobody runs any more."""
-    rows = yield f"SELECT {_RUN} FROM runs WHERE status = 'running' AND alive_until < ?", (micros(now),)
+    rows = yield f"SELECT {_READ} FROM runs WHERE {_IS_DEAD}", ()
     return [_run_from(row) for row in rows]
 
 
@@ -414,8 +420,8 @@ def end_dead(run: Run, event: str, now: datetime) -> Generator[Statement, Rows, 
     """End a run that nobody runs any more."""
     rows = yield (
         "UPDATE runs SET status = 'error', last_number = last_number + 1, ended_at = ? WHERE session_id = ?"
-        " AND run_id = ? AND status = 'running' AND alive_until < ? RETURNING last_number",
-        (micros(now), run.session_id, run.run_id, micros(now)),
+        f" AND run_id = ? AND {_IS_DEAD} RETURNING last_number",
+        (micros(now), run.session_id, run.run_id),
     )
     if rows:
         yield _batch(run.session_id, run.run_id, int(rows[0][0]), (event,), now)

@@ -36,6 +36,7 @@ from dragoman import permissions
 from dragoman.blobs import Blobs
 from dragoman.errors import DamagedError, DragomanError, FormatError, StorageError, StoreError, StoreUnusableError
 from dragoman.store import at_once
+from dragoman.store.lease_clock import boot_id, machine_now, restart
 from dragoman.store.operation import LOCKED, Bulk, Passing, Rows, bindable
 from dragoman.store.schema import migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
@@ -232,6 +233,7 @@ class SqliteStore(Store):
                 connection = self._connection()
                 try:
                     self._migrate(connection)
+                    self._restart_leases(connection)
                 except apsw.Error as error:
                     raise self._not_opened(error, is_full=_is_full(error, connection)) from None
                 return connection
@@ -268,6 +270,7 @@ class SqliteStore(Store):
             raise
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # a plan does not depend on values, and is made once
         connection.create_aggregate_function("decimal_sum", _DecimalSum, 1)
+        connection.create_scalar_function("lease_now", lambda *_: machine_now(), 0, deterministic=True)
         return connection
 
     def _set(self, connection: apsw.Connection, settings: Mapping[str, Any]) -> None:
@@ -320,6 +323,12 @@ class SqliteStore(Store):
                 connection.execute(steps[number]).fetchall()
                 connection.pragma("user_version", number + 1)
                 connection.pragma("application_id", _APPLICATION_ID)
+
+    def _restart_leases(self, connection: apsw.Connection) -> None:
+        clock_id = boot_id()
+        if connection.execute("SELECT id FROM lease_clock").fetchall() != [(clock_id,)]:
+            with _transaction(connection):
+                _ran(connection, restart(clock_id))
 
     def _lock(self) -> _WriterLock:
         return _WriterLock(self.path.with_name(f"{self.path.name}-lock") if self.path is not None else None)

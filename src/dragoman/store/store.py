@@ -484,10 +484,11 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
     async def take_lease(self, session_id: str, owner: str, seconds: float = 30) -> Lease:
         """The right to run a turn, or to go on with it; ``ConflictError`` (``turn_in_flight``) if another has it.
 
-        It is known to everybody at once and need not survive a power cut, which ends the turn as well.
+        It lasts for so long on the clock of leases (see ``lease_clock``), whatever the wall clock does. It is known to
+        everybody at once and need not survive a power cut, which ends the turn as well.
         """
-        now = self.clock()
-        return await self._write(leases.take_lease(session_id, owner, now, now + timedelta(seconds=seconds)))
+        await self._write(leases.take_lease(session_id, owner, seconds))
+        return Lease(session_id=session_id, owner=owner, expires_at=self.clock() + timedelta(seconds=seconds))
 
     async def release_lease(self, session_id: str, owner: str) -> None:
         """Give the right to run a turn back."""
@@ -530,23 +531,20 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
 
         A session in which a turn is running stays. ``dry_run`` deletes nothing.
         """
-        now = self.clock()
-        before = now - older_than
-        found = await self._read(care.untouched(before, now, user_id))
+        before = self.clock() - older_than
+        found = await self._read(care.untouched(before, user_id))
         if dry_run:
             return found
         gone = []
         for session in found:
-            if await self._write(care.delete_untouched(self.engine, session.id, before, self.clock(), self._ids.next)):
+            if await self._write(care.delete_untouched(self.engine, session.id, before, self._ids.next)):
                 gone.append(session)
         self._recent.clear()
         return gone
 
     async def delete_untouched(self, session_id: str, before: datetime, holder: str) -> bool:
         """Delete a session in which nothing has happened since, by who has the right to run a turn in it; whether."""
-        gone = await self._write(
-            care.delete_untouched(self.engine, session_id, before, self.clock(), self._ids.next, holder=holder)
-        )
+        gone = await self._write(care.delete_untouched(self.engine, session_id, before, self._ids.next, holder=holder))
         self._recent.clear()
         return gone
 

@@ -50,13 +50,14 @@ _INTO: Final = {
     f" {when}) VALUES"
     for table, when in (("inbox", "arrived_at"), ("outbox", "put_at"))
 }
+_AVAILABLE: Final = {"inbox": "0", "outbox": "lease_now()"}  # at once, and as the last one that is to be sent
 _PLACED: Final = {  # in that order, an index has it
     table: f"{into} (?, ?, ?, ?, ?, CASE WHEN (SELECT e.number FROM {table} AS e WHERE e.recipient_id = ?"
     f" AND e.team_id = ? AND e.task_id = ?{_OPEN[table]} ORDER BY e.number LIMIT 1) IS NULL"
-    " THEN 'ready' ELSE 'behind' END, ?, 0, ?) RETURNING state"
+    f" THEN 'ready' ELSE 'behind' END, {_AVAILABLE[table]}, 0, ?) RETURNING state"
     for table, into in _INTO.items()
 }
-_HELD: Final = {table: f"{into} (?, ?, ?, ?, ?, 'held', ?, 0, ?)" for table, into in _INTO.items()}
+_HELD: Final = {table: f"{into} (?, ?, ?, ?, ?, 'held', {_AVAILABLE[table]}, 0, ?)" for table, into in _INTO.items()}
 _MANY: Final = 2  # from here on, several at a time are quicker
 
 
@@ -114,11 +115,10 @@ def _into(
     recipient, team, task, at = posted.recipient_id, posted.team_id, posted.task_id, micros(now)
     ((number, is_needed),) = yield _COUNTED_AND_NEEDED, (recipient, team, 1, task, team)
     begin = (recipient, team, posted.letter_id, number, task)
-    end = (at if table == "outbox" else 0, at)
     if is_held:
-        yield _HELD[table], (*begin, *end)
+        yield _HELD[table], (*begin, at)
         return "held", is_needed is not None
-    ((state,),) = yield _PLACED[table], (*begin, recipient, team, task, *end)
+    ((state,),) = yield _PLACED[table], (*begin, recipient, team, task, at)
     return state, is_needed is not None
 
 
@@ -164,9 +164,10 @@ def _into_all(
             key, task = key_of(posted), posted.task_id
             states[key] = "behind" if task in busy else "ready"
             busy.add(task)
-            rows.append((*key, number, task, states[key], at if table == "outbox" else 0, 0, at))
+            rows.append((*key, number, task, states[key], at))
+    row = f"(?, ?, ?, ?, ?, ?, {_AVAILABLE[table]}, 0, ?)"
     for group in in_groups(rows):
-        yield f"{_INTO[table]} {values(9, len(group))}", [value for row in group for value in row]
+        yield f"{_INTO[table]} {', '.join([row] * len(group))}", [value for row in group for value in row]
     return states
 
 

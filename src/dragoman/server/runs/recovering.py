@@ -32,7 +32,7 @@ async def ended_if_dead(doors: Doors, run: Run) -> bool:
     store = doors.store
     if not run.is_running:
         return True
-    if run.alive_until >= store.clock():
+    if not run.is_dead:
         return False
     try:
         await _keep_what_was_seen(store, run)

@@ -1,0 +1,87 @@
+"""The clock that leases are measured on: one that nobody sets.
+
+    lease_now()     an SQL function of both engines: microseconds on that clock
+    restart(id)     start every lease of an earlier clock anew
+
+A lease, the sign of life of a run, and the time for which a letter is handed out or put off are stored as readings of
+this clock, never of the wall clock. So setting the date of a machine ends none of them and prolongs none of them.
+
+- SQLite: the machine's monotonic clock. A file in WAL mode is opened on one machine only, and all processes of a
+  machine share that clock until it restarts. The first process that opens the file after a restart gives every lease
+  its full length again.
+- PostgreSQL: the clock of the database. The clocks of its clients do not matter. Where the database's clock was set
+  back, the next store that opens it shortens every lease to its full length.
+
+Invariant: a lease ends no sooner than its length after its last renewal, measured on this clock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Final
+
+from dragoman.store.operation import Rows, Statement, operation
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_COARSE_S: Final = 600
+_TIMED: Final = (  # table, when it is over, how long it lasts, which rows
+    ("leases", "expires_at", "length_us", "1 = 1"),
+    ("runs", "alive_until", "alive_us", "status = 'running'"),
+    ("inbox", "available_at", "wait_us", "state = 'ready' AND available_at > 0"),
+)
+
+
+def machine_now() -> int:
+    """Microseconds on the machine's monotonic clock, which all of its processes share."""
+    return time.monotonic_ns() // 1_000
+
+
+def length_us(seconds: float) -> int:
+    """A length of time in whole microseconds."""
+    return round(seconds * 1_000_000)
+
+
+def boot_id() -> str:
+    """What tells this start of the machine from every other."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return _darwin_boot_id() if sys.platform == "darwin" else _rough_boot_id()
+
+
+def _darwin_boot_id() -> str:
+    found, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
+    system = ctypes.CDLL(None)
+    if system.sysctlbyname(b"kern.bootsessionuuid", found, ctypes.byref(size), None, ctypes.c_size_t(0)) != 0:
+        return _rough_boot_id()
+    return found.value.decode("ascii")
+
+
+def _rough_boot_id() -> str:
+    """About when the machine started. Setting the wall clock changes it, which only prolongs leases once."""
+    return f"about {round((time.time() - time.monotonic()) / _COARSE_S)}"
+
+
+@operation
+def restart(clock_id: str | None) -> Generator[Statement, Rows, None]:
+    """Give every lease its full length from now on, if what is stored was read on another clock than ``clock_id``.
+
+    Without an id the clock is always the same one, and may have been set back: then no lease is left longer than its
+    length.
+    """
+    if clock_id is not None:
+        known = yield "SELECT id FROM lease_clock WHERE number = 1", ()
+        if known and known[0][0] == clock_id:
+            return
+        yield (
+            "INSERT INTO lease_clock (number, id) VALUES (1, ?) ON CONFLICT (number) DO UPDATE SET id = excluded.id",
+            (clock_id,),
+        )
+    for table, over, length, which in _TIMED:
+        too_long = "" if clock_id is not None else f" AND {over} > lease_now() + {length}"
+        yield f"UPDATE {table} SET {over} = lease_now() + {length} WHERE {which}{too_long}", ()
+    yield "UPDATE outbox SET available_at = lease_now() WHERE available_at > lease_now()", ()  # sent twice is no harm
