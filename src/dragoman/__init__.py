@@ -55,6 +55,10 @@ def __getattr__(name: str) -> Any:
         from dragoman.turn import Agent  # noqa: PLC0415
 
         return Agent
+    if name == "conversation_loop":  # what ``envelope.run_conversation`` runs if it is given no loop
+        from dragoman.turn.conversation import conversation_loop  # noqa: PLC0415
+
+        return conversation_loop
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -430,7 +430,7 @@ def _may_hold_nul(metadata: MessageMetadata) -> bool:
     routing, usage = metadata.routing, metadata.usage
     return bool(
         metadata.extra is not None
-        or metadata.stage is not None
+        or (metadata.stage is not None and "\0" in metadata.stage)
         or metadata.message_id is not None
         or metadata.user_message_attachments is not None
         or (metadata.run_id is not None and "\0" in metadata.run_id)

@@ -40,6 +40,19 @@ def test_the_parser_takes_the_format_apart() -> None:
     assert "xxx" not in repr(parsed)
 
 
+def test_the_url_alone_says_its_bucket_and_its_path() -> None:
+    parsed = parse_signed_url(SEED_URL)
+    assert {"bucket": parsed.bucket, "path": parsed.path} == {
+        "bucket": "agent-files",
+        "path": "agent-inputs/u/t/r/img.jpg",
+    }
+    inside = parse_signed_url(SEED_URL.replace("img.jpg", "storage/v1/object/sign/x/y"))
+    assert inside.bucket == "agent-files", "the first place that looks like a storage is the storage"
+    for foreign in ("", "x", SEED_URL.replace("/sign/", "/public/"), SEED_URL.replace("https:", "file:")):
+        with pytest.raises(AttachmentUrlError):
+            parse_signed_url(foreign)
+
+
 @pytest.mark.parametrize(
     "url",
     [

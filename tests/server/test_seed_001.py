@@ -311,7 +311,7 @@ async def test_a_run_with_a_tool_tells_its_stages(tmp_path: Path) -> None:
         assert [row["role"] for row in rows] == ["user", "assistant", "tool", "assistant"]
         _, called, result, answered = (row["metadata"] for row in rows)
         assert {one["run_id"] for one in (called, result, answered)} == {"run_1"}
-        assert (called["stage"], result["stage"], answered["stage"]) == ("answer", "tool_execution", "answer")
+        assert (called["stage"], result["stage"], answered["stage"]) == ("intent", "tool_execution", "answer")
         assert called["tool_calls"][0]["name"] == result["tool_name"] == "calendar_create_event"
         assert result["tool_call_id"] == called["tool_calls"][0]["id"]
         assert (rows[2]["content"], rows[3]["content"]) == ("created tea", "It is in the calendar.")

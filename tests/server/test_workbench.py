@@ -144,6 +144,31 @@ async def test_a_message_is_shown_as_every_format(chat_server: Serving) -> None:
     assert "provider_raw" not in str(thought)
 
 
+async def test_what_a_provider_noted_leaves_the_server_in_no_view_but_its_own_wire(chat_server: Serving) -> None:
+    noted = {"dialect": "anthropic", "residue": {"set": {"stop_sequence": "of the provider alone"}}}
+    inside = TextBlock("blue", provider_raw=noted)
+    name = await thread(
+        chat_server,
+        made(Role.USER, TextBlock("look", provider_raw=noted), provider_raw=noted),
+        made(Role.ASSISTANT, TextBlock("I look.", provider_raw=noted), CALL, provider_raw=noted),
+        made(Role.TOOL, ToolResultBlock(CALL.id, (inside,), provider_raw=noted), parent_tool_use_id=CALL.id),
+    )
+    found = await told(chat_server.client.get(f"{API}/threads/{name}/messages"))
+    ids = [one["message"]["id"] for one in found["messages"]]
+    others = [one for one in readable() if one != "anthropic"]
+    views = [f"history?threadId={name}", f"threads/{name}/messages", f"threads/{name}"]
+    views += [f"threads/{name}/export?format={one}" for one in ("json", "markdown", "html")]
+    views += [f"threads/{name}/messages/{one}/as/{wanted}" for one in ids for wanted in others]
+    for view in views:
+        async with chat_server.client.get(f"{API}/{view}") as response:
+            assert response.status == 200, view
+            text = await response.text()
+        assert "of the provider alone" not in text, view
+        assert "provider_raw" not in text, view
+    own = await told(chat_server.client.get(f"{API}/threads/{name}/messages/{ids[1]}/as/anthropic"))
+    assert "of the provider alone" in str(own), "the wire of the dialect that noted it is as it was"
+
+
 async def test_what_is_no_format_or_no_message_is_refused(chat_server: Serving) -> None:
     name = await conversation(chat_server)
     where = f"{API}/threads/{name}/messages"

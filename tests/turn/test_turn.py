@@ -318,6 +318,8 @@ async def test_a_delegation_is_traced_behind_its_task_with_a_time_and_its_observ
         it.fakes["gemini"].say("three")
         ended = await agent.ask(session.id, "Have somebody add 1 and 2")
         assert ended.fault is None, "the tiers of the session hold"
+        stages = [message.metadata.stage for message in await messages(it.store, session.id)]
+        assert stages == [None, "intent", "delegation", "answer"]
         entries = await it.store.entries.agent(session.id, "assistant")
         assert [entry["type"] for entry in entries] == ["task", "delegation", "observation", "final"]
         delegation = entries[1]
@@ -380,7 +382,9 @@ async def test_a_long_history_is_summarised_once_and_stays_in_the_store(tmp_path
         assert "They talked about words." in sent
         assert "question 0" not in sent
         assert "question 6" in sent
-        assert text_of((await messages(it.store, it.session))[0]) == "question 0"
+        kept = await messages(it.store, it.session)
+        assert text_of(kept[0]) == "question 0"
+        assert [message.metadata.stage for message in kept[-3:]] == [None, "summary", "answer"]
 
 
 async def test_what_a_summary_costs_is_told_and_counted(tmp_path: Path) -> None:

@@ -561,6 +561,7 @@ async def test_a_question_to_the_user_waits_and_is_answered_after_a_restart(tmp_
             assert (over.fault, over.pending, ran) == (None, (), ["here"])
             kept = await messages(store, it.session)
         assert [one.role.value for one in kept] == ["user", "assistant", "tool", "tool", "assistant"]
+        assert [one.metadata.stage for one in kept[1:]] == ["intent", "input", "tool_execution", "answer"]
         assert check(kept) == ()
         assert "count" in str(fake.bodies[-1])
         assert fake.refused == []

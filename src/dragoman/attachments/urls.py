@@ -28,6 +28,7 @@ _ROUTES: Final = re.compile(r"/storage/v1/(?:object|render/image)/sign/([^/]+)/(
 _ORIGIN: Final = re.compile(
     r"https?://(?:[a-z0-9-]+(?:\.[a-z0-9-]+)*|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~-]+)*"
 )
+_ANY_BASE: Final = re.compile(rf"({_ORIGIN.pattern}?)/storage/v1/")  # the shortest, so that a path cannot be a base
 _ESCAPE: Final = re.compile(
     r"%(?![0-9A-Fa-f]{2})|%(?:4[1-9A-Fa-f]|5[0-9Aa]|6[1-9A-Fa-f]|7[0-9Aa]|3[0-9]|2[DdEeFf]|5[Ff]|7[Ee])"
 )
@@ -42,13 +43,30 @@ class SignedUrl(msgspec.Struct, frozen=True):
     place: Place
     token: str
 
+    @property
+    def bucket(self) -> str:
+        """The bucket of the object."""
+        return self.place.bucket
+
+    @property
+    def path(self) -> str:
+        """The path of the object in its bucket."""
+        return self.place.path
+
     def __repr__(self) -> str:
         return f"SignedUrl({self.place!r})"
 
 
-def parse_signed_url(url: str, bases: tuple[str, ...]) -> SignedUrl:
-    """Where a URL leads, and its token, if it begins with one of our bases exactly. The token is not verified."""
+def parse_signed_url(url: str, bases: tuple[str, ...] | None = None) -> SignedUrl:
+    """The bucket, the path and the token of a signed URL. The token is not verified.
+
+    With ``bases``, the URL has to begin with one of them exactly. Without, it may be of any storage that signs in this
+    format: who acts on the result asks ``Attachments.verify`` whether the URL is ours.
+    """
     whole, _, query = url.partition("?")
+    if bases is None:
+        found_base = _ANY_BASE.match(whole)
+        bases = (found_base[1],) if found_base else ()
     base = next((base for base in bases if whole.startswith(f"{base}/storage/v1/")), None)
     if base is None or len(url) > _MAX_URL or not re.fullmatch(r"[!-~]+", url) or "#" in url or "\\" in url:
         raise _foreign()

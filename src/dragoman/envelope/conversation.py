@@ -4,13 +4,17 @@
     run_conversation(call, runner, loop=loop)   the runner's result, or the loop's where the runner leaves it to that
 
 A runner is any callable, plain or async, that takes a ``ConversationCall``. It returns a result whose messages are in
-either shape, or anything else to say that it is not its turn. The one rule: whoever asked gets a result of the right
-shape back, with his own messages in it if what was returned is none.
+either shape, or anything else to say that it is not its turn. The caller always receives a result of the right shape:
+if what was returned has another one, the result says so and holds the caller's own messages.
+
+Nothing here asks a model. The loop that does comes from the caller, or from the package as a whole
+(``dragoman.conversation_loop``), which looks it up in the turn layer.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -45,15 +49,26 @@ Runner = Callable[[ConversationCall], Any]
 """Gives a result, an awaitable of one, or anything else if it is not its turn."""
 
 
-async def run_conversation(call: ConversationCall, runner: Runner | None = None, *, loop: Runner) -> Result:
-    """What the runner made of it, or else the loop. A result that breaks the contract is an error result."""
+async def run_conversation(
+    call: ConversationCall, runner: Runner | None = None, *, loop: Runner | None = None
+) -> Result:
+    """What the runner made of it, or else the loop. A result that breaks the contract is an error result.
+
+    Without a ``loop``, the built-in one asks the model that the call names, or the configured default.
+    """
     returned: Any = None if runner is None else await awaited(runner(call))
     if not is_array(returned):
-        returned = await awaited(loop(call))
+        returned = await awaited((loop or _built_in_loop())(call))
     try:
         return ConversationResult.normalize(returned)
     except EnvelopeError as error:
         return failed(call, str(error))
+
+
+def _built_in_loop() -> Runner:
+    """The loop of the package. The root package is loaded before any module of it, and resolves the name lazily."""
+    loop: Runner = sys.modules["dragoman"].conversation_loop
+    return loop
 
 
 def failed(call: ConversationCall, why: str) -> Result:

@@ -36,9 +36,8 @@ from dragoman.message import (
 )
 from dragoman.store import Row
 from dragoman.store.finding import Call
+from dragoman.turn.stages import stage_of
 
-ANSWER_STAGE: Final = "answer"  # as the step of a run is called
-TOOL_STAGE: Final = "tool_execution"
 _NO_CALLS: Final[Mapping[str, Call]] = {}
 
 
@@ -121,21 +120,14 @@ def _seed_fields(message: Message) -> Iterator[tuple[str, Any]]:
         yield from _given(run_id=metadata.run_id, message_id=metadata.message_id or _own_id(message))
     if latency_ms is None and metadata.usage is not None:
         latency_ms = metadata.usage.latency_ms
-    yield from _given(stage=metadata.stage or _stage(message), latency_ms=latency_ms)
+    yield from _given(stage=stage_of(message), latency_ms=latency_ms)
     files = [{"bucket": one.bucket, "path": one.path, "mime_type": one.mime_type} for one in metadata.attachments]
     if files:
         yield "user_message_attachments", files[0] if len(files) == 1 else files
 
 
 def _own_id(message: Message) -> str | None:
-    return message.id if _stage(message) is not None else None
-
-
-def _stage(message: Message) -> str | None:
-    """In which stage of a turn of ours a message was made."""
-    if message.role is Role.TOOL and message.metadata.run_id is not None:
-        return TOOL_STAGE
-    return ANSWER_STAGE if message.role is Role.ASSISTANT and message.metadata.model is not None else None
+    return message.id if stage_of(message) is not None else None
 
 
 def _made_by(metadata: MessageMetadata) -> Iterator[tuple[str, Any]]:

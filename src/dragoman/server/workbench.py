@@ -23,7 +23,17 @@ from dragoman.errors import UnknownPriceError
 from dragoman.exchange import Loss
 from dragoman.exchange import Request as Conversation
 from dragoman.handoff import BlockPlan, Policy, SwapPlan
-from dragoman.message import AudioBlock, ContentBlock, DocumentBlock, ImageBlock, ImageSource, Message, VideoBlock
+from dragoman.message import (
+    AudioBlock,
+    ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    ImageSource,
+    Message,
+    ProviderRaw,
+    ToolResultBlock,
+    VideoBlock,
+)
 from dragoman.pricing import ReceiptLine, receipt
 from dragoman.server.answers import answer, owners_of
 from dragoman.server.asking import text_param, whole_number
@@ -251,11 +261,33 @@ async def shown_as(request: Request) -> Response:
 
 
 def _as(wanted: str, message: Message) -> tuple[bytes, tuple[Loss, ...]]:
-    """A message in a format, and what that cannot say. A dialect's notes are for its own wire alone."""
+    """A message in a format, and what that cannot say. ``provider_raw`` goes to the wire of its own dialect alone."""
     if wanted == formats.CANONICAL:
         return identity(message), ()
-    written = formats.write(wanted, Conversation(model=None, messages=(message,)))
+    written = formats.write(wanted, Conversation(model=None, messages=(_without_raw(message, wanted),)))
     return written.data, written.losses
+
+
+def _without_raw(message: Message, dialect: str) -> Message:
+    """A message without what other dialects keep in ``provider_raw``."""
+    metadata = message.metadata
+    if not _is_of(metadata.provider_raw, dialect):
+        metadata = metadata.replace(provider_raw=None)
+    return message.replace(metadata=metadata, content=_blocks_without_raw(message.content, dialect))
+
+
+def _blocks_without_raw(blocks: Sequence[ContentBlock], dialect: str) -> tuple[ContentBlock, ...]:
+    made: list[ContentBlock] = []
+    for block in blocks:
+        own = block if _is_of(getattr(block, "provider_raw", None), dialect) else block.replace(provider_raw=None)
+        if isinstance(own, ToolResultBlock):
+            own = own.replace(content=_blocks_without_raw(own.content, dialect))
+        made.append(own)
+    return tuple(made)
+
+
+def _is_of(raw: ProviderRaw | None, dialect: str) -> bool:
+    return raw is None or raw.get("dialect") == dialect
 
 
 async def known_formats(_: Request) -> Response:

@@ -20,11 +20,13 @@ from dragoman.entries import DELEGATE, Entry, entries_from_messages
 from dragoman.errors import FormatError, RoutingError, SettingsError, StoreError
 from dragoman.exchange import ErrorClass, StopReason, ToolDefinition
 from dragoman.ids import ToolIds, derived_ulid
-from dragoman.message import Message, MessageMetadata, MessageStatus, Role, TextBlock, ToolResultBlock
+from dragoman.message import Message, MessageMetadata, MessageStatus, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.routing import Decision, Policy, TurnFacts, decide, facts_of
 from dragoman.rules import Call, calls_of
 from dragoman.store import Row, Session
 from dragoman.store.tenure import Tenure
+from dragoman.tools import answer_schema
+from dragoman.turn import stages
 from dragoman.turn.seeing import policy_of
 from dragoman.turn.tally import Tally
 from dragoman.turn.telling import tell, without_secrets
@@ -76,6 +78,8 @@ class Turn:
         self.left = left  # calls of an earlier turn that have no result
         self.asking: Message | None = calling(history) if left else None  # whose calls are to be answered
         self.settled = {call.id for call in calls_in(self.asking)} - {call.id for call in left}
+        self._calls_of: Message | None = None  # whose calls stand below
+        self._calls: dict[str, Call] = {}  # by id
         self.steps = 0  # how often the model was asked to answer
         self.place: Row | None = None  # of the next answer, if it is stored already
         self.answer: AnswerEnded | None = None  # the last one of this turn
@@ -134,7 +138,18 @@ class Turn:
         name = self.asked.answer_ids.get(result.tool_use_id)
         extra = self.asked.answer_extras.get(result.tool_use_id)
         told = {"parent_tool_use_id": result.tool_use_id, "message_id": name, "latency_ms": latency_ms, "extra": extra}
-        return self.message(Role.TOOL, (result,), **told)
+        return self.message(Role.TOOL, (result,), stage=self._stage_of_result(result), **told)
+
+    def _stage_of_result(self, result: ToolResultBlock) -> str:
+        if self._calls_of is not self.asking:  # an answer may have many calls, so they are listed once
+            self._calls_of, self._calls = self.asking, {call.id: call for call in calls_in(self.asking)}
+        call = self._calls.get(result.tool_use_id)
+        if call is None:
+            return stages.TOOL_EXECUTION
+        if call.name == DELEGATE and DELEGATE in self.agent.tools:
+            return stages.DELEGATION
+        asks = isinstance(call, ToolUseBlock) and answer_schema(call, self.waiting.tools) is not None
+        return stages.INPUT if asks else stages.TOOL_EXECUTION
 
     def message(self, role: Role, content: Any, **metadata: Any) -> Message:
         """A message of this turn that is not stored yet. The store gives it its id and its time."""

@@ -16,6 +16,7 @@ from dragoman.event import Folding, StreamEvent, TextDelta, ThinkingDelta, ToolU
 from dragoman.exchange import Reply
 from dragoman.message import Message, MessageStatus
 from dragoman.store import Row, Store
+from dragoman.turn.stages import stage_of_answer
 
 FLUSH_S: Final = 1.0
 FLUSH_CHARACTERS: Final = 8 * 1024
@@ -78,6 +79,7 @@ class Growing:
         """The answer as a message of that status; without one, as the reply itself says."""
         kept = self.row.message.metadata
         told = {"user_id": kept.user_id, "team_id": kept.team_id, "run_id": kept.run_id}
+        told["stage"] = stage_of_answer(reply.content)
         return self._adapter.message_from(reply, context, status, **told)
 
     async def end(self, message: Message, **beside: Any) -> Row:

@@ -16,6 +16,7 @@ from dragoman.client import Call, Journal
 from dragoman.exchange import Options, Reply, StopReason
 from dragoman.mending import repair
 from dragoman.message import Message, MessageMetadata, Role, TextBlock, TokenUsage, Usage
+from dragoman.turn import stages
 from dragoman.turn.beginning import Turn
 from dragoman.turn.calling import CANCELLED, tell_begun, tell_ended
 from dragoman.turn.values import NO_TIME
@@ -41,7 +42,11 @@ async def summarised(turn: Turn) -> None:
         return
     made = summary_message(plan, text, id="", created_at=NO_TIME)
     told = made.metadata.replace(
-        model=turn.model.id, provider=turn.model.provider, usage=usage, team_id=turn.asked.team_id
+        model=turn.model.id,
+        provider=turn.model.provider,
+        usage=usage,
+        team_id=turn.asked.team_id,
+        stage=stages.SUMMARY,
     )
     (row,) = await turn.agent.store.append(turn.session.id, made.replace(session_id="", metadata=told))
     turn.history.append(row.message)

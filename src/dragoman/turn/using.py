@@ -19,6 +19,7 @@ from dragoman.rules import Call
 from dragoman.store import Row
 from dragoman.store.unbroken import unbroken
 from dragoman.tools import LateResult, dispatch
+from dragoman.turn import stages
 from dragoman.turn.beginning import Turn
 from dragoman.turn.late import LATE, note_of
 from dragoman.turn.values import ResultStored
@@ -110,7 +111,7 @@ def came_late(turn: Turn, late: LateResult) -> None:
     note = note_of(late)
     if note:
         extra = {LATE: {"tool_use_id": late.tool_use_id, "tool_name": late.tool_name}}
-        turn.agent.came_late(turn.session.id, turn.message(Role.USER, note, extra=extra))
+        turn.agent.came_late(turn.session.id, turn.message(Role.USER, note, extra=extra, stage=stages.LATE_RESULT))
 
 
 async def result_stored(turn: Turn, result: ToolResultBlock, latency_ms: int | None = None) -> Row:

@@ -41,6 +41,7 @@ from dragoman.store import Row
 from dragoman.transcripts.ag_ui import write_messages
 from dragoman.transcripts.parts import KEY
 from dragoman.turn import AnswerBegan, AnswerEnded, Pending, ResultStored, TurnBegan, TurnEnded, TurnEvent
+from dragoman.turn.stages import stage_of
 
 PROTOCOL_VERSION: Final = "1.0"
 STEP: Final = "answer"
@@ -118,6 +119,7 @@ class Telling:
         self._answer = None
         message = ended.row.message
         about: dict[str, Any] = {"message_id": message.id, "seq": ended.row.seq, "stop_reason": ended.stop_reason}
+        about["stage"] = stage_of(message)
         usage = message.metadata.usage
         if usage is not None:
             self._used.add(message, usage)
