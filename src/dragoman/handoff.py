@@ -66,6 +66,7 @@ class SwapPlan(msgspec.Struct, frozen=True, kw_only=True):
     estimated_input_tokens: int
     fits: bool  # into the model's context, with room for an answer
     first_turn_usd: Decimal | None = None  # what the prompt of the first turn will cost, if prices were given
+    failures: tuple[str, ...] = ()  # for programs: the constraint behind each blocker, as the routing names it
 
     @property
     def is_possible(self) -> bool:
@@ -98,17 +99,19 @@ def plan_swap(
     blocks = tuple(_with_losses(plan, lost) for plan in projecting.plans)
     tokens = adapter.estimate_input_tokens(messages, offered)
     fits = tokens <= adapter.capabilities.max_context_tokens
+    found = tuple(_blockers(given, offered, adapter, projecting, tokens, fits=fits))
+    if unreachable is not None:
+        why = f"Cannot swap to {adapter.model.id}: {unreachable}. Active model unchanged."
+        found = (("not_configured", why), *found)
     return SwapPlan(
         model=adapter.model.id,
         messages=messages,
         blocks=blocks,
-        blockers=(
-            *([f"Cannot swap to {adapter.model.id}: {unreachable}. Active model unchanged."] if unreachable else []),
-            *_blockers(given, offered, adapter, projecting, tokens, fits=fits),
-        ),
+        blockers=tuple(blocker for _, blocker in found),
         estimated_input_tokens=tokens,
         fits=fits,
         first_turn_usd=_cost(prices, adapter.model.id, tokens, at),
+        failures=tuple(failure for failure, _ in found),
     )
 
 
@@ -201,25 +204,30 @@ def _blockers(
     tokens: int,
     *,
     fits: bool,
-) -> Iterable[str]:
+) -> Iterable[tuple[str, str]]:
+    """The constraints that the model fails: each as the routing names it, and as people read it."""
     capabilities, name = adapter.capabilities, adapter.model.id
     for kind, count in projecting.unseen.items():
         if projecting.policy == "strict":
             yield (
+                "no_vision_support" if kind == "image" else f"no_{kind}_support",
                 f"Cannot swap to {name}: session contains {kind}s that this model can't process. Active model "
                 f"unchanged. There are {count}. Choose a model that takes {kind}s, or swap with policy 'placeholder' "
-                "or 'describe'."
+                "or 'describe'.",
             )
     calls = any(isinstance(b, ToolUseBlock | InvalidToolUseBlock) for m in history for b in m.content)
     if (calls or tools) and not capabilities.supports_tools:
-        yield f"Cannot swap to {name}: session uses tools, and this model calls none. Active model unchanged."
+        why = "session uses tools, and this model calls none"
+        yield "no_tool_support", f"Cannot swap to {name}: {why}. Active model unchanged."
     if any(m.role is Role.SYSTEM and m.content for m in history) and not capabilities.supports_system_prompt:
-        yield f"Cannot swap to {name}: session has a system prompt, and this model takes none. Active model unchanged."
+        why = "session has a system prompt, and this model takes none"
+        yield "no_system_prompt_support", f"Cannot swap to {name}: {why}. Active model unchanged."
     if not fits:
         limit = capabilities.max_context_tokens
         yield (
+            "exceeds_context_window",
             f"Cannot swap to {name}: the history has about {tokens} tokens, and this model takes {limit}. Active model "
-            "unchanged. Shorten or summarize it first."
+            "unchanged. Shorten or summarize it first.",
         )
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman import catalog
-from dragoman.errors import RoutingConstraintError, RoutingFailedError
+from dragoman.errors import PolicyError, RoutingConstraintError, RoutingFailedError
 from dragoman.exchange import SideEffects, ToolDefinition
 from dragoman.message import (
     Message,
@@ -482,3 +482,52 @@ def assert_lawful(decision: Decision) -> None:
     explicit = decision.chain[-1].policy in SLOTS[:2] and decision.chain[-1].verdict == "rejected"
     assert decision.refusal.code == ("routing_constraint_failure" if explicit else "routing_failed")
     assert explicit or len(decision.chain) == len(SLOTS)
+
+
+# --- side effects ----------------------------------------------------------------------------------------------------
+
+
+def offered(*effects: SideEffects) -> list[ToolDefinition]:
+    return [
+        ToolDefinition(f"tool_{effect}", "Do it.", {"type": "object", "properties": {}}, effect) for effect in effects
+    ]
+
+
+def test_only_the_models_that_the_policy_names_are_offered_tools_of_a_side_effect() -> None:
+    held = policy({**DEFAULTS, "side_effects": {"execute": ["deep"], "network": []}})
+    harmless = facts_of([], [TextBlock("@big do it")], now=NOW, tools=offered(SideEffects.READ))
+    assert decide(harmless, held, REGISTRY).chosen_model == "acme:big"
+    harmful = facts_of([], [TextBlock("@big do it")], now=NOW, tools=offered(SideEffects.READ, SideEffects.EXECUTE))
+    decision = decide(harmful, held, REGISTRY)
+    assert decision.refusal is not None
+    assert decision.refusal.validation_failure == "side_effects_not_allowed"
+    with pytest.raises(RoutingConstraintError, match="side effects"):
+        decision.raise_if_refused()
+    deep = facts_of([], [TextBlock("@deep do it")], now=NOW, tools=offered(SideEffects.EXECUTE))
+    assert decide(deep, held, REGISTRY).refusal is None
+    nobody = facts_of([], [TextBlock("@deep do it")], now=NOW, tools=offered(SideEffects.NETWORK))
+    assert decide(nobody, held, REGISTRY).refusal is not None
+
+
+def test_a_rule_may_ask_what_the_tools_of_a_turn_can_do() -> None:
+    rules = [{"name": "careful", "when": {"side_effects_include": ["write", "execute"]}, "use": "deep"}]
+    held = policy({"global_default": "big", "rules": rules})
+    for effect, rule in ((SideEffects.READ, None), (SideEffects.WRITE, "careful")):
+        decision = decide(facts_of([], [TextBlock("do")], now=NOW, tools=offered(effect)), held, REGISTRY)
+        assert decision.record is not None
+        assert decision.record.rule_name == rule
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"side_effects": {"explode": ["big"]}}, "$.side_effects.explode: no such key"),
+        ({"side_effects": {"write": "big"}}, "$.side_effects.write: a list of models is expected"),
+        ({"side_effects": {"write": ["nobody"]}}, "$.side_effects.write[0]: no model"),
+        ({"rules": [{"when": {"side_effects_include": ["explode"]}, "use": "big"}]}, "there are the side effects none"),
+    ],
+)
+def test_a_side_effect_that_there_is_not_is_an_error_with_its_place(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        policy(given)
+    assert problem in str(caught.value)

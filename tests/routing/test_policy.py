@@ -57,6 +57,11 @@ YES_AND_NO: dict[str, tuple[Any, list[dict[str, Any]], list[dict[str, Any]]]] = 
     ),
     "estimated_input_tokens_lt": (100, [{"estimated_input_tokens": 99}], [{"estimated_input_tokens": 100}]),
     "has_images": (True, [{"said": PICTURE}], [{"said": "hello"}]),
+    "side_effects_include": (
+        ["write", "execute"],
+        [{"offered_side_effects": ("read", "write")}],
+        [{"offered_side_effects": ("read",)}, {}],
+    ),
     "has_tool_calls_in_history": (
         False,
         [{"has_tool_calls_in_history": False}],

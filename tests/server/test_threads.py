@@ -141,11 +141,19 @@ async def test_a_model_that_cannot_go_on_is_refused_and_the_active_one_stays(cha
     seen = Message("", "", Role.USER, (TextBlock("look"), picture), MessageMetadata(), time_from(SOME_DAY))
     name = await thread(chat_server, seen)
     where = f"{API}/threads/{name}"
+    refused: list[Any] = []
+    chat_server.agent.bus.subscribe("test", refused.append, event_types=["routing_constraint_failure"])
     assert (await told(chat_server.client.patch(where, json={"model": "anthropic"})))["model"] == "fake-anthropic:model"
     async with chat_server.client.patch(where, json={"model": "blind-anthropic"}) as answer:
         refusal = (await answer.json())["error"]
     assert refusal["code"] == "swap_refused"
     assert "contains images" in refusal["message"]
+    await chat_server.agent.bus.drained()
+    (event,) = refused
+    assert event.session_id == name
+    assert (event.payload.source, event.payload.model) == ("swap", "fake-anthropic:blind")
+    assert event.payload.validation_failure == "no_vision_support"
+    assert (event.payload.active_model, event.payload.message) == ("fake-anthropic:model", refusal["message"])
     assert (await chat_server.store.get_session(name)).active_model == "fake-anthropic:model"
     placed = {"model": "blind-anthropic", "policy": "placeholder"}
     assert (await told(chat_server.client.patch(where, json=placed)))["model"] == "fake-anthropic:blind"

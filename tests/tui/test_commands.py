@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.widgets import Button, OptionList
@@ -141,8 +142,18 @@ async def test_a_swap_is_looked_at_before_it_is_made(tmp_path: Path) -> None:
         await it.is_over()
         assert (await it.kept())[-1].metadata.model == "fake-gemini:model"
         assert it.fakes["gemini"].refused == []
+        await it.write("/model show")
+        await it.shows(
+            "Chosen with /model: fake-gemini:model", "Last answer: fake-gemini:model", "Why: manual, session"
+        )
         await it.write("/model -")
         await it.shows("fake-anthropic:model (routed)")
+
+
+async def test_before_an_answer_the_model_that_is_shown_is_the_routings(tmp_path: Path) -> None:
+    async with chat(tmp_path, "anthropic") as it:
+        await it.write("/model show")
+        await it.shows("Chosen with /model: none; the routing chooses", "Nobody has answered here yet.")
 
 
 @pytest.mark.parametrize("keys", [("right", "enter"), ("escape",)])
@@ -159,6 +170,8 @@ async def test_a_swap_that_is_impossible_says_why_and_cannot_be_made(tmp_path: P
     file = tmp_path / "picture.png"
     file.write_bytes(PIXEL)
     async with chat(tmp_path, "anthropic", "gemini", size=(80, 24)) as it:
+        refused: list[Any] = []
+        it.app.agent.bus.subscribe("test", refused.append, event_types=["routing_constraint_failure"])
         await it.write(f"/image {file}")
         await it.shows("1 picture to send")
         await it.write("What is this?")
@@ -170,6 +183,7 @@ async def test_a_swap_that_is_impossible_says_why_and_cannot_be_made(tmp_path: P
         await it.press("enter")
         await it.is_over()
         assert it.app.session.active_model is None
+        assert [event.payload.source for event in refused] == ["swap"]
 
 
 async def test_a_model_can_be_chosen_from_those_that_can_be_called(tmp_path: Path) -> None:

@@ -384,7 +384,7 @@ async def test_a_long_history_is_summarised_once_and_stays_in_the_store(tmp_path
         assert "question 6" in sent
         kept = await messages(it.store, it.session)
         assert text_of(kept[0]) == "question 0"
-        assert [message.metadata.stage for message in kept[-3:]] == [None, "summary", "answer"]
+        assert [message.metadata.stage for message in kept[-3:]] == [None, "answer", "summary"]
 
 
 async def test_what_a_summary_costs_is_told_and_counted(tmp_path: Path) -> None:

@@ -13,15 +13,14 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 from rich.text import Text
 
-from dragoman.bus import Bus, Payload
 from dragoman.bus.catalogue import GatewayKeyIssued, GatewayKeyRevoked
-from dragoman.bus.trace import TraceWriter
+from dragoman.cli.event import write_event
 from dragoman.cli.store_option import JsonOption, StoreOption, opened, url_from
 from dragoman.cli.terminal import age, console, print_json, print_line, safe_line
 from dragoman.errors import InputError
 from dragoman.server.keys import new_key, peppers_for
 from dragoman.server.scopes import SCOPES, is_scope
-from dragoman.store import ApiKey, Store
+from dragoman.store import ApiKey
 
 KeysFile = Annotated[
     str | None,
@@ -81,7 +80,9 @@ async def create(
             scopes=sorted(set(scope)),
             expires_at=None if expires is None else kept.clock() + expires,
         )
-        await _noted(kept, GatewayKeyIssued(gateway_key_id=key.public_id, user_id=key.user_id, team_id=key.team_id))
+        await write_event(
+            kept, GatewayKeyIssued(gateway_key_id=key.public_id, user_id=key.user_id, team_id=key.team_id)
+        )
     if json:
         print_json({**_shown(key), "key": made.text})
         return
@@ -128,20 +129,11 @@ async def revoke(key: str, *, store: StoreOption = None, json: JsonOption = Fals
     public_id = key.split("_")[2] if key.startswith("ak_") and key.count("_") >= 4 else key
     async with opened(store) as kept:
         taken = await kept.revoke_key(public_id)
-        await _noted(kept, GatewayKeyRevoked(gateway_key_id=taken.public_id))
+        await write_event(kept, GatewayKeyRevoked(gateway_key_id=taken.public_id))
     if json:
         print_json(_shown(taken))
     else:
         console().print(f"The key {taken.public_id} opens nothing any more.", markup=False)
-
-
-async def _noted(store: Store, what: Payload) -> None:
-    """Write into the trace that it was done."""
-    async with Bus() as bus:
-        writer = TraceWriter(store)
-        writer.listen(bus)
-        bus.emit(what)
-        await writer.close()
 
 
 def _shown(key: ApiKey) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dragoman import settings as keys
 from dragoman.adapter import Adapter
+from dragoman.cli.event import write_event
 from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
 from dragoman.cli.terminal import console, counted, dollars, print_json, safe_line
 from dragoman.errors import InputError, UnknownModelError
@@ -21,6 +22,7 @@ from dragoman.pricing import library_prices
 from dragoman.store import Session
 from dragoman.turn import Agent
 from dragoman.turn.seeing import DESCRIPTIONS, describe_with, descriptions, swap_to
+from dragoman.turn.swap import refusal_event
 
 REFUSED = 1
 
@@ -79,6 +81,8 @@ async def swap(
         )
         if plan.is_possible and not dry_run:
             found = await swap_to(kept, found, row.id, policy, described)
+        elif not dry_run:
+            await write_event(kept, refusal_event(found, plan), session_id=found.id)
     is_done = plan.is_possible and not dry_run
     if json:
         print_json(_document(found, plan, is_done=is_done))

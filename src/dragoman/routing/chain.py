@@ -170,8 +170,9 @@ def decide(
         asked = Override(read_override((), registry, facts.override).model, facts.content)
     facts = msgspec.structs.replace(facts, content=asked.content, override=asked.model)
     reachable = availability or Availability()
-    asked_in_order = _asked_in_order(facts, policy.at(facts.workspace_path), registry, samples)
-    judged = (_judged(entry, facts, registry, reachable) for entry in asked_in_order)
+    here = policy.at(facts.workspace_path)
+    asked_in_order = _asked_in_order(facts, here, registry, samples)
+    judged = (_judged(entry, facts, here, registry, reachable) for entry in asked_in_order)
     chain: list[ChainEntry] = []
     for entry in judged:
         chain.append(entry)
@@ -214,11 +215,13 @@ def _refused(chain: list[ChainEntry], instead: str | None, facts: TurnFacts, reg
     return Decision(chosen_model="", winner_index=-1, chain=tuple(chain), facts=facts, refusal=refusal)
 
 
-def _judged(entry: ChainEntry, facts: TurnFacts, registry: Registry, availability: Availability) -> ChainEntry:
+def _judged(
+    entry: ChainEntry, facts: TurnFacts, here: PolicyHere, registry: Registry, availability: Availability
+) -> ChainEntry:
     """The entry of a slot, after its candidate was put through the gates."""
     if entry.candidate_model is None:
         return entry
-    failure = validation_failure(entry.candidate_model, facts, registry, availability)
+    failure = validation_failure(entry.candidate_model, facts, registry, availability, here.side_effects)
     if failure is None:
         return entry
     return msgspec.structs.replace(entry, verdict="rejected", validation_failure=failure)

@@ -53,6 +53,7 @@ class TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
     needs: Needs = Needs()
     tool_names: tuple[str, ...] = ()  # called in the session so far
     side_effects: tuple[str, ...] = ()  # of those tools
+    offered_side_effects: tuple[str, ...] = ()  # of the tools that the model may call in this turn
     skills: tuple[str, ...] | None = None  # that match the message
     file_extensions: tuple[str, ...] | None = None  # of files in the context, with the dot
     cost_today_usd: Decimal | None = None  # spent since midnight in UTC
@@ -104,6 +105,7 @@ def facts_of(
         "has_tool_calls_in_history": bool(calls),
         "needs": needs,
         "tool_names": called,
+        "offered_side_effects": tuple(dict.fromkeys(effects.values())),
         "side_effects": tuple(dict.fromkeys(effects[name] for name in called if name in effects)),
         **known,
     }

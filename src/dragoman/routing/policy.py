@@ -10,6 +10,7 @@
       - name: pictures
         when: {has_images: true}
         use: gemini:gemini-2.5-pro
+    side_effects: {execute: [opus, sonnet]}
     workspaces:
       ~/shop:
         default: haiku
@@ -28,6 +29,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.errors import PolicyError
+from dragoman.exchange import SideEffects
 from dragoman.routing.pattern import PatternSettings
 from dragoman.routing.predicates import Predicate, Problems, mentions, read_predicate
 from dragoman.routing.registry import TIERS, Registry
@@ -35,6 +37,7 @@ from dragoman.routing.registry import TIERS, Registry
 SCHEMA_VERSION: Final = 1
 
 Tiers = dict[str, str]
+Allowed = dict[str, tuple[str, ...]]  # the only models for tools of a side effect; without an entry, every model
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -61,6 +64,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     pattern: PatternSettings = PatternSettings()
     tiers: Tiers | None = None
     rules: tuple[Rule, ...] = ()
+    side_effects: Allowed = {}
     workspaces: dict[str, WorkspacePolicy] = {}
     warnings: tuple[str, ...] = ()
 
@@ -73,6 +77,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             tiers=own.tiers if own.tiers is not None else self.tiers or {},
             workspace_default=own.default,
             global_default=self.global_default,
+            side_effects=self.side_effects,
         )
 
     def with_default(self, model: str | None) -> Policy:
@@ -88,6 +93,7 @@ class PolicyHere(msgspec.Struct, frozen=True, kw_only=True):
     tiers: Tiers
     workspace_default: str | None
     global_default: str | None
+    side_effects: Allowed = {}
 
     def asks_for(self, key: str) -> bool:
         """Whether a rule has a predicate of that name: what takes an effort to find out is found out only then."""
@@ -119,7 +125,7 @@ class _Reading:
         self.problems = Problems()
 
     def policy(self, document: Any) -> Policy:
-        keys = ("schema_version", "global_default", "tiers", "pattern", "rules", "workspaces")
+        keys = ("schema_version", "global_default", "tiers", "pattern", "rules", "side_effects", "workspaces")
         root = self._mapping(document, "$", keys)
         if root is None:
             return Policy()
@@ -131,9 +137,22 @@ class _Reading:
             pattern=self._pattern(root.get("pattern"), "$.pattern") or PatternSettings(),
             tiers=self._tiers(root.get("tiers"), "$.tiers"),
             rules=self._rules(root.get("rules"), "$.rules"),
+            side_effects=self._side_effects(root.get("side_effects"), "$.side_effects"),
             workspaces=self._workspaces(root.get("workspaces")),
             warnings=tuple(self.problems.warnings),
         )
+
+    def _side_effects(self, value: Any, where: str) -> Allowed:
+        if value is None:
+            return {}
+        allowed: Allowed = {}
+        for effect, models in (self._mapping(value, where, tuple(SideEffects)) or {}).items():
+            if not isinstance(models, list):
+                self.problems.note(f"{where}.{effect}", "a list of models is expected")
+                continue
+            found = [self._model(model, f"{where}.{effect}[{at}]") for at, model in enumerate(models)]
+            allowed[effect] = tuple(model for model in found if model is not None)
+        return allowed
 
     def _workspaces(self, value: Any) -> dict[str, WorkspacePolicy]:
         workspaces: dict[str, WorkspacePolicy] = {}

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from dragoman.exchange import SideEffects
 from dragoman.routing.facts import TurnFacts
 
 MOST_PREDICATES: Final = 1_000  # in one file: references in YAML can make a few lines stand for millions
@@ -210,6 +211,14 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _effects(value: Any) -> tuple[str, ...]:
+    effects = _texts(value)
+    known = [effect.value for effect in SideEffects]
+    if unknown := [effect for effect in effects if effect not in known]:
+        raise ValueError(f"there are the side effects {', '.join(known)}, not {', '.join(unknown)}")
+    return effects
+
+
 def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:  # a truth value is an int to Python, and no number here
         raise ValueError(f"a whole number from 0 is expected, not {_kind(value)}")
@@ -266,6 +275,7 @@ _FACTS: Final = {
     "estimated_input_tokens_lt": _FactKind(_whole, lambda value, facts: facts.estimated_input_tokens < value),
     "has_images": _FactKind(_truth, lambda value, facts: facts.has_images is value),
     "has_tool_calls_in_history": _FactKind(_truth, lambda value, facts: facts.has_tool_calls_in_history is value),
+    "side_effects_include": _FactKind(_effects, lambda value, facts: _includes(value, facts.offered_side_effects)),
     "skills_matching_message_includes": _FactKind(_texts, lambda value, facts: _includes(value, facts.skills)),
     "file_extensions_in_context": _FactKind(_texts, lambda value, facts: _includes(value, facts.file_extensions)),
     "workspace_path_matches": _FactKind(_regex, lambda value, facts: _is_found(value, facts.workspace_path)),

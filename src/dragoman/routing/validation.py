@@ -1,6 +1,6 @@
 """Whether a model may answer a turn: it can be called, it is reachable, and it can do what the turn needs.
 
-    validation_failure(name, facts, registry, availability) -> the first gate that fails, by name, or None
+    validation_failure(name, facts, registry, availability, allowed) -> the first gate that fails, by name, or None
 
 The gates stand in a fixed order. Whether a model thinks is never a gate. The one rule: a gate that the turn does not
 need is not asked.
@@ -8,6 +8,8 @@ need is not asked.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from dragoman.routing.availability import Availability
@@ -26,17 +28,32 @@ FAILURES: Final = {
     "no_tool_support": "session uses tools, and this model calls none",
     "no_system_prompt_support": "session has a system prompt, and this model takes none",
     "no_structured_output_support": "the answer has to fit a schema, and this model promises none",
+    "side_effects_not_allowed": "the policy lets only other models use tools with these side effects",
 }
 
 
-def validation_failure(name: str, facts: TurnFacts, registry: Registry, availability: Availability) -> str | None:
-    """Why the model of that name may not answer this turn; none if it may."""
+def validation_failure(
+    name: str,
+    facts: TurnFacts,
+    registry: Registry,
+    availability: Availability,
+    allowed: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> str | None:
+    """Why the model of that name may not answer this turn; none if it may.
+
+    ``allowed`` are the only models that may be offered tools of a side effect, by side effect.
+    """
     model = registry.find(name)
     if model is None or not registry.is_configured(model):
         return "not_configured"
     if not availability.is_available(model.provider, model.id, facts.now):
         return "provider_unavailable"
-    return _missing_capability(model, facts)
+    return _missing_capability(model, facts) or _forbidden_effect(model, facts, allowed)
+
+
+def _forbidden_effect(model: Model, facts: TurnFacts, allowed: Mapping[str, Sequence[str]]) -> str | None:
+    forbids = any(model.id not in allowed.get(effect, (model.id,)) for effect in facts.offered_side_effects)
+    return "side_effects_not_allowed" if forbids else None
 
 
 def _missing_capability(model: Model, facts: TurnFacts) -> str | None:

@@ -17,6 +17,7 @@ from dragoman.server.refusing import Refusal
 from dragoman.server.state import Doors
 from dragoman.store import Session, Store
 from dragoman.turn.seeing import describe_in, descriptions, swap_to
+from dragoman.turn.swap import tell_refused
 
 
 async def planned(doors: Doors, session: Session, name: str, policy: Policy) -> SwapPlan:
@@ -47,6 +48,7 @@ async def swapped(doors: Doors, session: Session, name: str, policy: Policy) -> 
     history = await history_of(doors.store, session)
     plan = await _planned(doors, session, name, policy, history)
     if not plan.is_possible:
+        tell_refused(doors.agent.bus, session, plan)
         raise Refusal(409, "swap_refused", " ".join(plan.blockers))
     described = await descriptions(doors.agent, session, history) if policy == "describe" else None
     return await swap_to(doors.store, session, plan.model, policy, described)

@@ -20,6 +20,7 @@ from dragoman.message import Message, Role
 from dragoman.tui import dialogs
 from dragoman.tui.views import words_of
 from dragoman.turn.seeing import describe_in, policy_of
+from dragoman.turn.swap import tell_refused
 
 if TYPE_CHECKING:
     from dragoman.tui.app import ChatApp
@@ -50,8 +51,11 @@ class Commands:
         await self._app.say(HELP)
 
     async def do_model(self, name: str) -> None:
-        """/model [NAME]: swap, after a look at what it would be told; /model - lets the routing choose"""
+        """/model [NAME]: swap, after a look at what it would be told; /model - lets the routing choose; /model show"""
         app = self._app
+        if name == "show":
+            await app.say(await self._model_shown())
+            return
         name = name or await app.ask(dialogs.models(self._callable())) or ""
         if not name:
             return
@@ -72,10 +76,31 @@ class Commands:
             at=app.agent.clock(),
             unreachable=app.agent.registry.unreachable_reason(model.id),
         )
+        if not plan.is_possible:
+            tell_refused(app.agent.bus, app.session, plan)
         if await app.ask(dialogs.preflight(plan)) == "yes":
             await app.store.change_session(app.session.id, active_model=model.id)
             await app.say(f"From the next message on, {model.id} answers.")
         await app.update_status()
+
+    async def _model_shown(self) -> str:
+        """Which model is chosen, and why the last answer came from the model that it came from."""
+        app = self._app
+        chosen = (await app.store.get_session(app.session.id)).active_model
+        lines = [f"Chosen with /model: {chosen or 'none; the routing chooses'}"]
+        rows = await app.store.tail(app.session.id, 50)
+        answer = next((row.message for row in reversed(rows) if row.message.metadata.routing is not None), None)
+        if answer is None or answer.metadata.routing is None:
+            return "\n".join([*lines, "Nobody has answered here yet."])
+        routing = answer.metadata.routing
+        lines += [f"Last answer: {answer.metadata.model}", f"Why: {routing.mode.value}, {routing.reason}"]
+        if routing.rule_name is not None:
+            lines.append(f"Rule: {routing.rule_name}")
+        if routing.confidence is not None:
+            lines.append(f"Confidence: {routing.confidence:.2f}")
+        if routing.alternatives_considered:
+            lines.append(f"Also considered: {', '.join(routing.alternatives_considered)}")
+        return "\n".join(lines)
 
     def _callable(self) -> list[tuple[Model, tuple[str, ...]]]:
         registry = self._app.agent.registry

@@ -1,0 +1,18 @@
+"""Events of commands, which have no bus of their own to emit them on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.bus import Bus, Payload
+from dragoman.bus.trace import TraceWriter
+from dragoman.store import Store
+
+
+async def write_event(store: Store, what: Payload, **where: Any) -> None:
+    """Write an event of this command into the trace of a store."""
+    async with Bus() as bus:
+        writer = TraceWriter(store)
+        writer.listen(bus)
+        bus.emit(what, **where)
+        await writer.close()
