@@ -372,8 +372,8 @@ async def test_a_swap_to_a_model_that_cannot_see_is_refused_with_the_reasons(tmp
         refused = await it.run("swap", "last", "blind-gemini")
         assert refused.code == 1
         assert "In the way:" in refused.out
-        events = [json.loads(line) for line in (await it.run("trace", "last", "--json")).out.splitlines()]
-        (event,) = [one for one in events if one["type"] == "routing_constraint_failure"]
+        traced = await it.run("trace", "last", "--type", "routing_constraint_failure", "--json")
+        (event,) = traced.document["events"]
         assert (event["payload"]["source"], event["payload"]["validation_failure"]) == ("swap", "no_vision_support")
         allowed = await it.run("swap", "last", "blind-gemini", "--policy", "placeholder", "--dry-run", "--json")
         assert allowed.code == 0
