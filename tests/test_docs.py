@@ -335,3 +335,18 @@ def test_the_tree_of_errors_is_drawn_in_full_and_as_in_the_source() -> None:
     assert {re.findall(r"\w+Error", line)[0] for line in drawn} == {
         name for name in vars(errors) if name[-5:] == "Error"
     }
+
+
+# --- promises --------------------------------------------------------------------------------------------------------
+
+
+def test_every_promise_names_a_test_that_exists() -> None:
+    page = (DOCS / "promises.md").read_text("utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith(("| promise", "|---"))]
+    assert rows
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", row)
+        assert named, f"no test is named: {row}"
+        for file, function in named:
+            text = (ROOT / file).read_text("utf-8")
+            assert re.search(rf"^(async )?def {function or 'test_'}", text, flags=re.MULTILINE), f"{file}::{function}"
