@@ -52,8 +52,11 @@ class Broker:
         name: str = "one",
         host: str = "127.0.0.1",
         inside: Sequence[str] = (),
+        more: str = "",
     ) -> None:
         self.folder = folder
+        self.config = ""  # in place of what is made here
+        self._more = more
         self.host = host
         self.port, self.monitor_port = free_port(), free_port()
         self.url = f"nats://{host}:{self.port}"
@@ -74,8 +77,9 @@ class Broker:
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "nats.conf"
         config.write_text(
-            f'server_name: {self.name}\nlisten: "{self.host}:{self.port}"\nhttp: "{self.host}:{self.monitor_port}"\n'
-            f'jetstream {{ store_dir: "{self.data}", sync_interval: {self._sync} }}\n{self.cluster}\n'
+            self.config
+            or f'server_name: {self.name}\nlisten: "{self.host}:{self.port}"\nhttp: "{self.host}:{self.monitor_port}"\n'
+            f'jetstream {{ store_dir: "{self.data}", sync_interval: {self._sync} }}\n{self.cluster}\n{self._more}\n'
         )
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen([*self._inside, program(), "-c", str(config)], stdout=log, stderr=log)

@@ -34,10 +34,11 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 async def opened(folder: Path, name: str, broker: Broker, **options: object) -> AsyncIterator[Mail]:
     """The mail of a store of its own."""
     given: dict[str, Any] = {"resend_s": 1.0, "redeliver_s": 2.0, **options}
+    keys = given.pop("keys", KEYS)
     transport = NatsTransport(broker.url, **given)
     async with (
         open_store(f"sqlite:///{folder / f'{name}.db'}") as store,
-        Mail(store, transport=transport, sealing=Sealing.from_text(KEYS)) as mail,
+        Mail(store, transport=transport, sealing=None if keys is None else Sealing.from_text(keys)) as mail,
     ):
         yield mail
 
@@ -197,12 +198,13 @@ async def received_nothing(mail: Mail) -> None:
     assert await mail.receive("NOBODY") == []
 
 
+@pytest.mark.parametrize(("keys", "reason"), [(KEYS, "unsigned_letter"), (None, "invalid_message")])
 async def test_what_is_no_letter_on_the_broker_is_a_dead_letter_and_does_not_come_again(
-    tmp_path: Path, broker: Broker
+    tmp_path: Path, broker: Broker, keys: str | None, reason: str
 ) -> None:
     import nats
 
-    async with opened(tmp_path, "one", broker) as here:
+    async with opened(tmp_path, "one", broker, keys=keys) as here:
         await here.send(result("T", message_id="L"))
         client = await nats.connect(broker.url)
         try:
@@ -218,7 +220,7 @@ async def test_what_is_no_letter_on_the_broker_is_a_dead_letter_and_does_not_com
         async with within(20, "a dead letter"):
             while not await here.dead_letters():
                 await asyncio.sleep(0.05)
-        assert [dead.reason for dead in await here.dead_letters()] == ["invalid_message"]
+        assert [dead.reason for dead in await here.dead_letters()] == [reason]
 
 
 async def test_a_secret_is_in_no_file_of_the_broker(tmp_path: Path, broker: Broker) -> None:

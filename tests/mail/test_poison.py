@@ -16,6 +16,7 @@ import pytest
 from dragoman.mail import Mail, supervisor
 from dragoman.mail.nats import NatsTransport
 from dragoman.mail.posting import packed, posted_of
+from dragoman.mail.wire import Wire
 from dragoman.store import open_store
 from tests.mail.brokers import Broker
 from tests.mail.conftest import failure, request, result
@@ -58,7 +59,7 @@ async def test_a_message_with_a_lone_surrogate_and_nan_is_a_dead_letter_and_the_
         await here.send(result("T2", message_id="L2"))
         assert await received(here, "ARCH", 1) == ["L2"]
         (dead,) = await here.dead_letters()
-        assert (dead.recipient_id, dead.reason) == ("ARCH", "invalid_message")
+        assert (dead.recipient_id, dead.reason) == ("ARCH", "unsigned_letter")
         assert here.raw_of(dead) == POISON
         async with within(20, "nothing is left on the broker"):
             while await waiting_at(here):
@@ -109,6 +110,14 @@ async def test_a_task_that_crashes_is_restarted_and_health_tells_meanwhile(
                 await asyncio.sleep(0.01)
 
 
+def unconnected(mail: Mail) -> NatsTransport:
+    """A transport that is given messages by hand."""
+    transport = NatsTransport("nats://127.0.0.1:1")
+    transport._mail, transport._client = mail, SimpleNamespace(is_connected=True)  # type: ignore[assignment]
+    transport._wire = Wire(mail.sealing, mail.store.clock)
+    return transport
+
+
 class Message:
     """What the client hands to a reader, and what became of it."""
 
@@ -133,8 +142,7 @@ async def test_no_message_stops_a_mailbox(chance: random.Random, caplog: pytest.
         bodies = [
             packed(posted_of(one, mail.sealing)) for one in (result(inputs={"a": "secret"}), failure(), request())
         ]
-        transport = NatsTransport("nats://127.0.0.1:1")
-        transport._mail, transport._client = mail, SimpleNamespace(is_connected=True)  # type: ignore[assignment]
+        transport = unconnected(mail)
         messages = [Message(body) for seed in bodies for body in mutants(seed, chance, MUTANTS // 3)]
         for start in range(0, len(messages), 100):
             batch: Any = messages[start : start + 100]
@@ -154,8 +162,7 @@ async def test_no_message_stops_a_mailbox(chance: random.Random, caplog: pytest.
 async def test_letters_that_the_store_refuses_do_not_keep_others_from_arriving() -> None:
     async with open_store("memory:") as store:
         mail = Mail(store)
-        transport = NatsTransport("nats://127.0.0.1:1")
-        transport._mail, transport._client = mail, SimpleNamespace(is_connected=True)  # type: ignore[assignment]
+        transport = unconnected(mail)
         refused = msgspec.structs.replace(posted_of(result("T1"), mail.sealing), trace_id="\0" * 10, user_id="\0")
         messages: Any = [
             Message(packed(refused)),

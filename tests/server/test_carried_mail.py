@@ -6,11 +6,18 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dragoman.letters import task_result_letter
+from dragoman.mail.broker_access import BrokerAccess
 from dragoman.mail.remote import RemoteMail
 from tests.mail.brokers import Broker, running
+from tests.mail.test_forged import certificates, guarded
+from tests.mail.test_nats import KEYS
 from tests.server.conftest import serving
 from tests.server.test_threads import told
+
+__all__ = ["certificates", "guarded"]
 
 
 def result(number: int) -> Any:
@@ -97,3 +104,23 @@ async def eventually(server: Any, **wanted: str) -> dict[str, Any]:
             if wanted.items() <= said.items():
                 return said
             await asyncio.sleep(0.02)
+
+
+async def test_servers_connect_with_an_nkey_and_certificates_and_sign_their_letters(
+    tmp_path: Path, guarded: tuple[Broker, BrokerAccess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, access = guarded
+    monkeypatch.setenv("DRAGOMAN_MAIL_KEYS", KEYS)
+    options: dict[str, Any] = {"nats": (broker.url,), "nats_nkey": access.nkey, "nats_ca": access.ca}
+    options |= {"nats_cert": access.cert, "nats_key": access.key}
+    folders = [tmp_path / name for name in ("here", "there")]
+    for folder in folders:
+        folder.mkdir()
+    async with (
+        serving(folders[0], **options) as here,
+        serving(folders[1], **options) as there,
+        RemoteMail(here.base_url) as sender,
+    ):
+        await sender.send(result(1))
+        assert await received(there.base_url, 1) == {"m1"}
+        assert (await there.doors.mail.health())["is_signed"] is True

@@ -40,6 +40,16 @@ def serve(
         int | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_REPLICAS", validator=validators.Number(gte=1, lte=5))
     ] = None,
     nats_monitor: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_MONITOR")] = None,
+    nats_user: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_USER")] = None,
+    nats_password: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_PASSWORD")] = None,
+    nats_token: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_TOKEN")] = None,
+    nats_credentials: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_CREDENTIALS")] = None,
+    nats_nkey: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_NKEY")] = None,
+    nats_ca: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_CA")] = None,
+    nats_cert: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_CERT")] = None,
+    nats_key: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_KEY")] = None,
+    nats_tls_first: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_TLS_FIRST", negative=())] = None,
+    nats_sign_only: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_SIGN_ONLY", negative=())] = None,
     allow_origin: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_ALLOW_ORIGIN")] = (),
     require_keys: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_REQUIRE_KEYS", negative=())] = None,
     keys_file: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_KEYS_FILE")] = None,
@@ -90,6 +100,27 @@ def serve(
         On how many brokers of a cluster a letter is. Without it, one.
     nats_monitor
         Where a broker says how safe what it has is, as http://broker:8222.
+    nats_user
+        The user to connect to NATS as.
+    nats_password
+        The password of that user. Others on this machine can read a command line: use the variable, or an nkey.
+    nats_token
+        A token for NATS in place of a user. Use the variable rather than the command line.
+    nats_credentials
+        A credentials file of a NATS user (.creds).
+    nats_nkey
+        A file with the seed (SU…) of a NATS user's nkey.
+    nats_ca
+        A file with the certificates that the certificate of NATS is checked with. Without it, those of the system.
+        With it, or with nats-cert or nats-tls-first, NATS is not used without TLS.
+    nats_cert
+        A file with the certificate of this server, if NATS asks for one.
+    nats_key
+        A file with the key of that certificate.
+    nats_tls_first
+        Begin with TLS before NATS says anything, as a NATS server with handshake_first demands.
+    nats_sign_only
+        Sign letters on NATS, and do not encrypt them. Without it, they are encrypted if DRAGOMAN_MAIL_KEYS is set.
     allow_origin
         The address of another server whose pages may ask from a browser, as https://app.example.org; say it again for
         more.

@@ -254,14 +254,25 @@ class Mail:
         except InputError as error:
             return await self.bury(data, error)
 
-    async def bury(self, data: bytes, error: DragomanError, *, recipient_id: str | None = None) -> DeadLetter:
+    async def bury(
+        self,
+        data: bytes,
+        error: DragomanError,
+        *,
+        recipient_id: str | None = None,
+        dead_id: str | None = None,
+        is_trusted: bool = True,
+    ) -> DeadLetter:
         """Keep bytes that are no letter, sealed, and tell whoever sent them, if that can be told.
 
-        ``recipient_id`` is the mailbox that they were sent to; without it, the one that they name.
+        ``recipient_id`` is the mailbox that they were sent to; without it, the one that they name. What has the same
+        ``dead_id`` is kept once. Nobody is told about what ``is_trusted`` says may be forged.
         """
         hints = hints_from(data)
         now = self.store.clock()
-        told = refusal(hints, error.code, self._redactor.text(error.what), self.store.new_id(), now)
+        told = None
+        if is_trusted:
+            told = refusal(hints, error.code, self._redactor.text(error.what), self.store.new_id(), now)
         key_id, raw = self._sealed_raw(data)
         dead = await self.store.mail.bury(
             reason=error.code,
@@ -276,6 +287,7 @@ class Mail:
             raw=raw,
             told=() if told is None else (self._own(told),),
             away=self.is_away,
+            dead_id=dead_id,
         )
         if told is not None:
             self.woken(self._own(told))

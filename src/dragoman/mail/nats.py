@@ -1,6 +1,7 @@
 """Letters between machines, carried by NATS JetStream, which is a carrier and never the place where a letter is kept.
 
-    transport = NatsTransport(["nats://one:4222", "nats://two:4222", "nats://three:4222"], replicas=3)
+    servers = ["tls://one:4222", "tls://two:4222", "tls://three:4222"]
+    transport = NatsTransport(servers, BrokerAccess(nkey="user.seed", ca="ca.pem"), replicas=3)
     async with Mail(store, transport=transport) as mail: …
 
 A letter that is sent is in the outbox of the sender's store. The relay publishes it and marks it when JetStream has it.
@@ -12,8 +13,13 @@ died is brought again after ``redeliver_s``.
 
 Of one task, the outbox sends one letter to a recipient at a time, so that the order holds on the way.
 
-A recipient is attended to in one store: whoever asks for its letters there brings them there. The one rule: nothing is
-acknowledged to the broker before the inbox has committed it.
+A recipient is attended to in one store: whoever asks for its letters there brings them there.
+
+With shared mail keys, letters and receipts are signed and encrypted (``dragoman.mail.wire``), and what is not is a dead
+letter. A broker on another machine is not used without them.
+
+Invariants: nothing is acknowledged to the broker before the inbox has committed it, and no letter leaves the outbox
+before a receipt that was checked.
 """
 
 from __future__ import annotations
@@ -28,12 +34,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dragoman.errors import DragomanError, FormatError, StorageError, StoreUnusableError, TransportError
+from dragoman.errors import (
+    DragomanError,
+    FormatError,
+    LetterError,
+    SettingsError,
+    StorageError,
+    StoreUnusableError,
+    TransportError,
+)
 from dragoman.letters import is_agent_name, read_letter
 from dragoman.letters.kept import Posted
+from dragoman.mail.broker_access import BrokerAccess, is_this_machine
 from dragoman.mail.mail import OUTBOX
 from dragoman.mail.posting import packed, unpacked
+from dragoman.mail.sealing import KEYS_VARIABLE
 from dragoman.mail.supervisor import Supervisor
+from dragoman.mail.wire import MESSAGE_ID, ORIGIN, UNTRUSTED, Wire
 
 try:
     import nats.errors
@@ -55,18 +72,30 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str, str]
 _log: Final = logging.getLogger("dragoman.mail.nats")
-_ROOM: Final = 1024  # for the headers, which count as well
+_ROOM: Final = 2048  # for the headers, which count as well
 _MAX_PAYLOAD: Final = 1024 * 1024  # what a server takes unless it is told otherwise
 _FETCH_S: Final = 5.0
 _PUBLISH_S: Final = 5.0
 _RECONNECT_S: Final = 0.25
 _CLOSING_S: Final = 5.0
-_ORIGIN: Final = "Dragoman-Origin"
-_MESSAGE_ID: Final = "Nats-Msg-Id"
 _STORE_AWAY: Final = (StorageError, StoreUnusableError)
 _MOST_RAW: Final = 64 * 1024  # bytes that are kept of a message that is no letter
 _UNREADABLE: Final = "it cannot be read ({})"
 _TROUBLE: Final = (nats.errors.Error, OSError, TimeoutError, EOFError)
+
+
+class _Client(Client):
+    """A client that proves who it is with an nkey, and sends nothing to a server without TLS where TLS is wanted."""
+
+    def __init__(self, access: BrokerAccess, *, wants_tls: bool) -> None:
+        super().__init__()
+        self._public_nkey = access.public_nkey()
+        self._wants_tls = wants_tls or access.wants_tls
+
+    def _connect_command(self) -> bytes:
+        if self._wants_tls and not self._server_info.get("tls_required"):
+            raise nats.errors.Error("the server offers no TLS, and TLS is wanted")
+        return super()._connect_command()
 
 
 class NatsTransport:
@@ -75,7 +104,9 @@ class NatsTransport:
     def __init__(
         self,
         servers: str | Sequence[str],
+        access: BrokerAccess | None = None,
         *,
+        sign_only: bool = False,
         stream: str = "DRAGOMAN_MAIL",
         prefix: str = "dragoman.mail",
         replicas: int = 1,
@@ -83,7 +114,6 @@ class NatsTransport:
         redeliver_s: float = 10.0,
         batch: int = 256,
         monitor: str | None = None,
-        **options: Any,
     ) -> None:
         self.most_bytes = _MAX_PAYLOAD - _ROOM
         self._servers = [servers] if isinstance(servers, str) else list(servers)
@@ -94,7 +124,9 @@ class NatsTransport:
         self._redeliver_s = redeliver_s
         self._batch = batch
         self._monitor = monitor
-        self._options = options
+        self._access = access or BrokerAccess()
+        self._sign_only = sign_only
+        self._wire: Wire | None = None
         self._mail: Mail | None = None
         self._client: Client | None = None
         self._js: JetStreamContext | None = None
@@ -108,11 +140,27 @@ class NatsTransport:
 
     async def open(self, mail: Mail) -> None:
         """Begin to send. A broker that is not there yet is waited for; letters are taken meanwhile."""
+        self._access.options()  # a file that cannot be used is an error now, and not a broker that is not there
+        self._wire = Wire(mail.sealing, mail.store.clock, encrypts=not self._sign_only)
+        if not self._wire.is_signed:
+            self._refuse_unsigned()
         self._mail = mail
         self._origin = await mail.store.mail.origin()
         await mail.store.mail.hurry()  # whoever sent something before may have died before the receipt
         self._supervisor.start("connect", self._stay_connected)
         self._supervisor.start("relay", self._relay)
+
+    def _refuse_unsigned(self) -> None:
+        """Without shared keys, only a broker of this machine is trusted."""
+        far = [server for server in self._servers if not is_this_machine(server)]
+        if far:
+            raise SettingsError(
+                "letters would travel without a signature, and there are no mail keys",
+                where=", ".join(map(_without_secrets, far)),
+                remedy=f'Set {KEYS_VARIABLE} to the same text on every machine: "name:$(openssl rand -base64 32)"',
+                code="missing_mail_keys",
+            )
+        _log.warning("letters on NATS are neither signed nor encrypted: set %s", KEYS_VARIABLE)
 
     async def close(self) -> None:
         """Stop. What is in the outbox stays there."""
@@ -159,7 +207,7 @@ class NatsTransport:
         async def closed() -> None:
             lost.set()
 
-        client = Client()
+        client = _Client(self._access, wants_tls=any(server.startswith("tls:") for server in self._servers))
         try:
             await client.connect(
                 servers=self._servers,
@@ -170,7 +218,7 @@ class NatsTransport:
                 allow_reconnect=False,
                 reconnect_time_wait=_RECONNECT_S,  # type: ignore[arg-type]  # any time will do
                 connect_timeout=2,
-                **self._options,
+                **self._access.options(),
             )
         except BaseException:
             await _ended(client.close())
@@ -236,7 +284,7 @@ class NatsTransport:
 
     async def _hand_over(self, posted: Posted, attempts: int, place: int | None) -> int | None:
         """Hand a letter to JetStream, unless it has it already; where it has it, or nothing if that failed."""
-        name = "/".join(_key(posted))
+        name = hashlib.sha256(msgspec.json.encode(_key(posted))).hexdigest()  # an id may hold what no header can
         try:
             if place is not None and not _is_doubtful(attempts) and await self._is_there(name, place):
                 return place
@@ -252,18 +300,20 @@ class NatsTransport:
             found = await self._js.get_msg(self._stream, seq=place)
         except nats.js.errors.NotFoundError:
             return False
-        said: str = (found.headers or {}).get(_MESSAGE_ID, "")
+        said: str = (found.headers or {}).get(MESSAGE_ID, "")
         return said.partition("#")[0] == name
 
     async def _publish(self, posted: Posted, name: str, attempts: int) -> int:
         """Hand a letter to JetStream, and wait until it has it."""
         assert self._js is not None
+        assert self._wire is not None
         assert self._mail is not None
         again = f"#{attempts}" if attempts else ""  # what was lost behind the broker's back must not count as doubled
-        headers = {_MESSAGE_ID: f"{name}{again}", _ORIGIN: self._origin}
         subject = self._subject(posted.recipient_id, posted.team_id)
+        named = {MESSAGE_ID: f"{name}{again}", ORIGIN: self._origin}
+        headers, data = self._wire.write("letter", subject, packed(posted), named)
         try:
-            taken = await self._js.publish(subject, packed(posted), headers=headers)
+            taken = await self._js.publish(subject, data, headers=headers)
         except nats.errors.MaxPayloadError:
             what = "the broker does not carry a letter of that size"
             await self._mail.store.mail.give_up_sending(posted, reason="letter_too_large", error=what)
@@ -281,11 +331,14 @@ class NatsTransport:
     async def _receipt(self, message: Msg) -> None:
         """The recipients' side has committed letters of ours."""
         assert self._mail is not None
+        assert self._wire is not None
         try:
-            keys = msgspec.json.decode(message.data, type=list[Key])
+            data = self._wire.read("receipt", message.subject, message.headers, message.data)
+            keys = msgspec.json.decode(data, type=list[Key])
             await self._mail.store.mail.receipts(keys)
         except Exception as error:  # noqa: BLE001  the entry point of a message: a bad receipt changes nothing
-            _log.warning("a receipt was refused (%s); its letters are sent again", type(error).__name__)
+            reason = getattr(error, "code", type(error).__name__)
+            _log.warning("a receipt was refused [%s]; its letters stay in the outbox", reason)
             return
         self._mail.waking.wake(OUTBOX)
 
@@ -391,8 +444,10 @@ class NatsTransport:
 
     async def _read(self, message: Msg) -> Posted | None:
         """The letter of a message; what is none is a dead letter, and is not brought again."""
+        assert self._wire is not None
         try:
-            return _letter_in(message)
+            data = self._wire.read("letter", message.subject, message.headers, message.data)
+            return _letter_in(data, *self._mailbox_of(message.subject))
         except Exception as error:  # noqa: BLE001  whatever a message does to its reader, the next one is not to blame
             await self._bury(message, error)
         return None
@@ -403,8 +458,15 @@ class NatsTransport:
         recipient_id, team_id = self._mailbox_of(message.subject)
         reason = error if isinstance(error, DragomanError) else FormatError(_UNREADABLE.format(type(error).__name__))
         _log.warning("a message to %s is no letter that can be delivered [%s]", recipient_id, reason.code)
+        is_trusted = reason.code not in UNTRUSTED
         try:
-            await self._mail.of(team_id=team_id).bury(message.data[:_MOST_RAW], reason, recipient_id=recipient_id)
+            await self._mail.of(team_id=team_id).bury(
+                message.data[:_MOST_RAW],
+                reason,
+                recipient_id=recipient_id,
+                dead_id=None if is_trusted else _dead_id(message, reason.code),
+                is_trusted=is_trusted,
+            )
         except _STORE_AWAY as failure:
             _log.warning("a dead letter was not stored, and comes again: %s", failure)
             await _deliver_again(message)
@@ -418,10 +480,13 @@ class NatsTransport:
 
     async def _send_receipts(self, origins: Mapping[str, list[Key]]) -> None:
         assert self._client is not None
+        assert self._wire is not None
         for origin, keys in origins.items():
             if origin and origin != self._origin:
+                subject = f"{self._prefix}-receipts.{origin}"
+                headers, data = self._wire.write("receipt", subject, msgspec.json.encode(keys))
                 with contextlib.suppress(*_TROUBLE):
-                    await self._client.publish(f"{self._prefix}-receipts.{origin}", msgspec.json.encode(keys))
+                    await self._client.publish(subject, data, headers=headers or None)
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
@@ -443,6 +508,7 @@ class NatsTransport:
             "broker": "connected" if self._is_connected else "not connected",
             "delivery_durability": await self._durability(),
             "kept_until_receipt": True,
+            "is_signed": self._wire is not None and self._wire.is_signed,
         }
 
     async def _durability(self) -> str:
@@ -481,12 +547,14 @@ async def _ended(ending: Coroutine[Any, Any, None]) -> None:
             await ending
 
 
-def _letter_in(message: Msg) -> Posted:
-    """The letter of a message; an ``InputError``, or whatever a reader raises, if there is none in it."""
+def _letter_in(data: bytes, recipient_id: str, team_id: str) -> Posted:
+    """The letter of a message to a mailbox; an ``InputError``, or whatever a reader raises, if there is none in it."""
     try:
-        posted = unpacked(message.data)
+        posted = unpacked(data)
     except msgspec.MsgspecError:
         raise FormatError("what a transport has brought is no letter") from None
+    if (posted.recipient_id, posted.team_id) != (recipient_id, team_id):
+        raise LetterError(("it is for another mailbox or team than its subject",), code="wrong_mailbox")
     letter = read_letter(posted.text.encode())
     said = (letter.recipient_id, letter.sender_id, letter.task_id, letter.type, letter.message_id or posted.letter_id)
     if said != (posted.recipient_id, posted.sender_id, posted.task_id, posted.type, posted.letter_id):
@@ -494,9 +562,21 @@ def _letter_in(message: Msg) -> Posted:
     return posted
 
 
+def _dead_id(message: Msg, code: str) -> str:
+    """One for all copies of a message that is refused: its sender may send it again and again."""
+    name = (message.headers or {}).get(MESSAGE_ID, "").partition("#")[0] or hashlib.sha256(message.data).hexdigest()
+    return f"dead_{hashlib.sha256(msgspec.json.encode((message.subject, code, name))).hexdigest()[:40]}"
+
+
+def _without_secrets(server: str) -> str:
+    """The address of a server without a user and a password."""
+    scheme, _, rest = server.rpartition("//")
+    return f"{scheme}//{rest.rpartition('@')[2]}" if scheme else rest.rpartition("@")[2]
+
+
 def _origin_of(message: Msg) -> str:
     """The store that a message comes from."""
-    return str((message.headers or {}).get(_ORIGIN, ""))
+    return str((message.headers or {}).get(ORIGIN, ""))
 
 
 async def _deliver_again(message: Msg) -> None:

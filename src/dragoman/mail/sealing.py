@@ -6,6 +6,8 @@
     sealing.seal(value, about)      the name of the key, and the value encrypted (AES-256-GCM)
     sealing.open(name, box, about)  the value; DamagedError if the box or what it is about was changed
     sealing.rotate()                a new key seals from now on
+    sealing.sign(data, about)       the name of the key, and a signature (HMAC-SHA-256) of the data
+    sealing.check(name, …)          DamagedError if the signature is another key's or of other data
 
 ``about`` is what the value belongs to. It is bound to the box, so that a box that was moved to another letter does not
 open there. The one rule: a key is in its file or variable and in memory, and nowhere else; a file that others can read
@@ -58,7 +60,8 @@ class SealingKey(msgspec.Struct, frozen=True):
 class Sealing:
     """All keys that are known; the first one seals."""
 
-    def __init__(self, keys: tuple[SealingKey, ...], file: Path | None = None) -> None:
+    def __init__(self, keys: tuple[SealingKey, ...], file: Path | None = None, *, is_shared: bool = False) -> None:
+        self.is_shared = is_shared  # somebody gave these keys to every machine; else they are of this store alone
         self._given = keys
         self._file: KeyFile[SealingKey] | None = None
         if file is not None:
@@ -86,7 +89,7 @@ class Sealing:
                 remedy="Make a key with: openssl rand -base64 32",
                 code="invalid_key",
             )
-        return cls(keys)
+        return cls(keys, is_shared=True)
 
     # --- sealing -----------------------------------------------------------------------------------------------------
 
@@ -106,6 +109,25 @@ class Sealing:
 
     def open_bytes(self, name: str, box: bytes, *about: str) -> bytes:
         """The same for bytes."""
+        key = self._named(name, about)
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415  the cipher is there, or this is not reached
+
+        try:
+            return _cipher(key.key).decrypt(box[:_NONCE_BYTES], box[_NONCE_BYTES:], _bound(about))
+        except (InvalidTag, ValueError):
+            raise DamagedError("what was sealed is not what was written", where=" ".join(about)) from None
+
+    def sign(self, data: bytes, *about: str) -> tuple[str, bytes]:
+        """The name of the key, and a signature of the data and of what it is about."""
+        key = self._known()[0]
+        return key.name, _signature(key, data, about)
+
+    def check(self, name: str, signature: bytes, data: bytes, *about: str) -> None:
+        """``DamagedError`` unless this key has signed this data."""
+        if not hmac.compare_digest(signature, _signature(self._named(name, about), data, about)):
+            raise DamagedError("what was signed is not what was written", where=" ".join(about))
+
+    def _named(self, name: str, about: tuple[str, ...]) -> SealingKey:
         key = next((key for key in self._known() if key.name == name), None)
         if key is None:
             raise SettingsError(
@@ -114,12 +136,7 @@ class Sealing:
                 remedy=f"Give this machine the keys of the one that sealed it: {KEYS_VARIABLE}",
                 code="missing_key",
             )
-        from cryptography.exceptions import InvalidTag  # noqa: PLC0415  the cipher is there, or this is not reached
-
-        try:
-            return _cipher(key.key).decrypt(box[:_NONCE_BYTES], box[_NONCE_BYTES:], _bound(about))
-        except (InvalidTag, ValueError):
-            raise DamagedError("what was sealed is not what was written", where=" ".join(about)) from None
+        return key
 
     def names(self) -> tuple[str, ...]:
         """The names of the keys, the one that seals first."""
@@ -163,6 +180,13 @@ def _key_from(text: str) -> bytes:
         return base64.b64decode(text.rstrip("=").replace("-", "+").replace("_", "/") + "=", validate=True)
     except binascii.Error:
         raise SettingsError("a key is not 32 bytes in base64", code="invalid_key") from None
+
+
+def _signature(key: SealingKey, data: bytes, about: tuple[str, ...]) -> bytes:
+    """A key of its own, so that a signature is never a name that ``named`` gives."""
+    signing = hmac.new(key.key, b"dragoman mail signature", "sha256").digest()
+    bound = _bound((key.name, *about))
+    return hmac.new(signing, len(bound).to_bytes(8, "big") + bound + data, "sha256").digest()
 
 
 def _bound(about: tuple[str, ...]) -> bytes:

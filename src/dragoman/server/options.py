@@ -36,6 +36,16 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     nats: tuple[str, ...] = ()  # brokers that carry letters to other stores; without one, mail stays in this one
     nats_replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1  # on how many brokers a letter is
     nats_monitor: str | None = None  # where a broker says how safe what it has is
+    nats_user: str | None = None
+    nats_password: str | None = None
+    nats_token: str | None = None
+    nats_credentials: str | None = None  # a .creds file
+    nats_nkey: str | None = None  # a file with the seed of a user's nkey
+    nats_ca: str | None = None  # certificates that the broker's is checked with
+    nats_cert: str | None = None  # the certificate of this server
+    nats_key: str | None = None  # and its key
+    nats_tls_first: bool = False  # as handshake_first of the broker
+    nats_sign_only: bool = False  # the broker may read the letters that it carries
     allow_origin: tuple[Origin, ...] = ()  # pages of other servers that may ask from a browser
     require_keys: bool = False  # also on this machine
     keys_file: str | None = None  # where the pepper of the keys is; without one, beside the store

@@ -125,9 +125,27 @@ def workspace_for(options: ServeOptions, store: Store, settings: Settings) -> Wo
 
 def _carried_mail(store: Store, options: ServeOptions) -> Mail:
     """Mail that brokers carry between stores."""
+    from dragoman.mail.broker_access import BrokerAccess  # noqa: PLC0415  only who has a broker needs it
     from dragoman.mail.nats import NatsTransport  # noqa: PLC0415  an extra
 
-    carrier = NatsTransport(options.nats, replicas=options.nats_replicas, monitor=options.nats_monitor)
+    access = BrokerAccess(
+        user=options.nats_user,
+        password=options.nats_password,
+        token=options.nats_token,
+        credentials=options.nats_credentials,
+        nkey=options.nats_nkey,
+        ca=options.nats_ca,
+        cert=options.nats_cert,
+        key=options.nats_key,
+        tls_first=options.nats_tls_first,
+    )
+    carrier = NatsTransport(
+        options.nats,
+        access,
+        sign_only=options.nats_sign_only,
+        replicas=options.nats_replicas,
+        monitor=options.nats_monitor,
+    )
     return Mail(store, transport=carrier)
 
 

@@ -240,9 +240,9 @@ def counts(team_id: str | None) -> Generator[Statement, Rows, list[MailboxCounts
 
 
 def bury(dead: DeadLetter) -> Steps:
-    """Keep what nobody will get."""
+    """Keep what nobody will get. The same id again changes nothing."""
     yield (
-        f"INSERT INTO dead_letters ({_DEAD}) VALUES ({', '.join('?' * 13)})",
+        f"INSERT INTO dead_letters ({_DEAD}) VALUES ({', '.join('?' * 13)}) ON CONFLICT DO NOTHING",
         (
             dead.id,
             dead.recipient_id,

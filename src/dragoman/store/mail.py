@@ -263,11 +263,12 @@ class MailRoom:
         raw: bytes | None = None,
         told: Sequence[Posted] = (),
         away: bool = False,
+        dead_id: str | None = None,
     ) -> DeadLetter:
-        """Keep what is no letter, or none that can be delivered, and tell others of it."""
+        """Keep what is no letter, or none that can be delivered, and tell others of it. The same id is kept once."""
         now = self._store.clock()
         dead = DeadLetter(
-            id=self._dead_id(),
+            id=dead_id or self._dead_id(),
             recipient_id=recipient_id,
             team_id=team_id,
             letter_id=letter_id,

@@ -1,0 +1,62 @@
+"""Certificates and nkeys for the tests, made when they are needed.
+
+Certificates(folder)        a CA, and a certificate of 127.0.0.1 for both sides
+new_nkey()                  the seed and the public key of a NATS user
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import secrets
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from dragoman.mail.broker_access import read_seed
+
+
+class Certificates:
+    """Files of a CA and of one certificate that it has signed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ca, self.cert, self.key = (folder / name for name in ("ca.pem", "cert.pem", "key.pem"))
+        folder.mkdir(parents=True, exist_ok=True)
+        ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+        ca_name, name = _name("dragoman test CA"), _name("127.0.0.1")
+        ca = _builder(ca_name, ca_name, ca_key).add_extension(x509.BasicConstraints(True, 0), True)
+        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        cert = _builder(name, ca_name, key).add_extension(names, False)
+        self.ca.write_bytes(ca.sign(ca_key, hashes.SHA256()).public_bytes(Encoding.PEM))
+        self.cert.write_bytes(cert.sign(ca_key, hashes.SHA256()).public_bytes(Encoding.PEM))
+        self.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+    )
+
+
+def new_nkey() -> tuple[str, str]:
+    """The seed and the public key of a new NATS user."""
+    raw = bytes((0x95, 0x00)) + secrets.token_bytes(32)
+    seed = base64.b32encode(raw + binascii.crc_hqx(raw, 0).to_bytes(2, "little")).decode().rstrip("=")
+    return seed, read_seed(seed, "here").public
