@@ -164,6 +164,7 @@ def options_from(given: dict[str, Any], store: str | None, settings: keys.Settin
         ) from None
 
 
-def _say(address: str) -> None:
-    sys.stdout.write(f"Dragoman is at {address}\nCtrl-C ends it.\n")
+def _say(own: str, others: str | None) -> None:
+    more = "" if others is None else f"For other users of this machine: {others}\n"
+    sys.stdout.write(f"Dragoman is at {own}\n{more}Ctrl-C ends it.\n")
     sys.stdout.flush()

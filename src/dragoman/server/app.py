@@ -55,6 +55,8 @@ MODULES: Final = (
     page,
 )
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+# Of two of these, one could be checked and the other believed.
+_ONCE: Final = frozenset((b"origin", b"sec-fetch-site", b"authorization", b"content-type", b"content-encoding"))
 _log: Final = logging.getLogger("dragoman.access")
 HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -142,7 +144,7 @@ class Doorway:
             await send(message)
 
         try:
-            if (refusal := _refusal_of_host(scope)) is not None:
+            if (refusal := _refusal_of_head(scope)) is not None:
                 await refused(Request(scope), refusal)(scope, receive, send_with_headers)
             elif origin is not None and is_preflight(scope):
                 await Response(status_code=204, headers=asked_beforehand())(scope, receive, send_with_headers)
@@ -152,11 +154,15 @@ class Doorway:
             _log_answer(scope, status, begun)
 
 
-def _refusal_of_host(scope: Scope) -> Refusal | None:
+def _refusal_of_head(scope: Scope) -> Refusal | None:
     hosts = [value for key, value in scope["headers"] if key == b"host"]
-    if len(hosts) == 1 and _HOST.fullmatch(hosts[0]):
-        return None
-    return Refusal(400, "invalid_host", "The Host header is missing or malformed.")
+    if len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
+        return Refusal(400, "invalid_host", "The Host header is missing or malformed.")
+    names = [key for key, _ in scope["headers"] if key in _ONCE]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        return Refusal(400, "invalid_header", f"There is more than one {twice.decode().title()}.")
+    return None
 
 
 def _log_answer(scope: Scope, status: int, begun: float) -> None:

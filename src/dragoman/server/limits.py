@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from dragoman.server.peer import PEER, Peer
 from dragoman.server.refusing import ErrorBody, ErrorDetail
 
 MAX_HEAD_BYTES: Final = 16 * 1024
@@ -28,6 +29,7 @@ class Patience(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app_state = {**self.app_state, PEER: Peer(self.client, self.server)}  # of every request on it
         self._is_due = True  # a request, or the rest of one
         self._was_due = False
         self._arrived = 0

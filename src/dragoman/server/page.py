@@ -21,7 +21,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.server.endpoint import Endpoint, Media
+from dragoman.server.endpoint import Endpoint, Media, Query
+from dragoman.server.local_token import PARAMETER, cookie_name
+from dragoman.server.principal import uid_of
 from dragoman.server.refusing import Refusal, not_found
 from dragoman.server.state import doors_of
 
@@ -43,13 +45,23 @@ class Built(msgspec.Struct, frozen=True):
 
 
 async def page(request: Request) -> Response:
-    """The page."""
+    """The page. Who comes with the token of the server gets a cookie for it, and an address without it."""
+    if PARAMETER in request.query_params:
+        return await _admitted(request)
     built = built_files().get(_PAGE)
     if built is None:
         raise Refusal(404, "page_not_built", "The web page is not built here; make setup builds it.")
     policy = _POLICY.format(pictures=_elsewhere(doors_of(request).options.attachments))
     headers = {"content-security-policy": policy, "cache-control": "no-cache"}
     return _sent(request, built, headers)
+
+
+async def _admitted(request: Request) -> Response:
+    doors, uid = doors_of(request), await uid_of(request)
+    sent = Response(status_code=303, headers={"location": "./"})
+    if not doors.options.demands_keys and doors.token.is_token(request.query_params[PARAMETER]):
+        sent.set_cookie(cookie_name(doors.options.port), doors.token.cookie(uid), httponly=True, samesite="strict")
+    return sent
 
 
 async def part(request: Request) -> Response:
@@ -106,7 +118,8 @@ ENDPOINTS = (
         page,
         name="page",
         summary="The web page",
-        answers={200: Media("text/html", {"type": "string"})},
+        answers={200: Media("text/html", {"type": "string"}), 303: None},
+        query=(Query(PARAMETER, summary="The token that the server printed, in return for a cookie"),),
         public=True,
     ),
     Endpoint(

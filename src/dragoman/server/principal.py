@@ -4,6 +4,9 @@
     session = await owned_session(request, thread_id)      their session, or the one 404
 
 Without a key, on a server that only this machine reaches, the caller is ``local`` and owns what the command line made.
+That is the user whose server it is, by the user of the connection's socket; any other user of the machine sends the
+token that the server printed.
+
 A browser on this machine runs pages of strangers, so there a request has to name this machine as its host (a name that
 was made to point here is refused) and, where it says which page it comes from, that page has to be ours. What a proxy
 has passed on comes from somebody else, who needs a key. The one rule:
@@ -12,12 +15,15 @@ who calls is decided here, from the matched route and the credential alone; no f
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from dragoman.errors import FormatError, UnknownSessionError
+from dragoman.server.local_token import cookie_name
 from dragoman.server.options import is_loopback
+from dragoman.server.peer import PEER, Peer, can_find_users
 from dragoman.server.refusing import Refusal, not_found
 from dragoman.server.scopes import SCOPES
 from dragoman.server.state import doors_of
@@ -69,14 +75,45 @@ async def owned_session(request: Request, session_id: str) -> Session:
 async def authenticated(request: Request) -> Principal:
     """Who calls, found out from the request; 401 if that cannot be."""
     given = request.headers.getlist("authorization")
-    if len(given) > 1:
-        raise Refusal(400, "invalid_header", "There is more than one Authorization.")
-    if given:
+    doors = doors_of(request)
+    is_open = not doors.options.demands_keys
+    has_token = is_open and bool(given) and doors.token.is_bearer(given[0])
+    if given and not has_token:
         return await _with_key(request, given[0])
-    if doors_of(request).options.demands_keys:
+    if not is_open:
         raise unauthorized()
     refuse_strangers(request)
+    if not has_token and not await _is_own_user(request):
+        raise _token_needed()
     return LOCAL
+
+
+async def _is_own_user(request: Request) -> bool:
+    """Whether the caller is the user whose server this is, or has been given a cookie.
+
+    Where no system tells who calls, everybody on this machine counts as that user, unless there are tools.
+    """
+    doors, uid = doors_of(request), await uid_of(request)
+    if uid is None and not can_find_users() and not len(doors.agent.tools):
+        return True
+    if uid is not None and uid == os.geteuid():
+        return True
+    may_have_cookie = uid is not None or not can_find_users()
+    return may_have_cookie and doors.token.is_cookie(request.cookies.get(cookie_name(doors.options.port)), uid)
+
+
+async def uid_of(request: Request) -> int | None:
+    """The user of this machine at the other end of the connection; none if that cannot be found out."""
+    peer = getattr(request.state, PEER, None) or Peer(request.scope.get("client"), request.scope.get("server"))
+    return await peer.uid()
+
+
+def _token_needed() -> Refusal:
+    what = (
+        "This server belongs to another user of this machine. Open the URL with a token that it printed when it"
+        " started, or send that: Authorization: Bearer TOKEN."
+    )
+    return Refusal(401, "unauthorized", what, headers={"www-authenticate": "Bearer"})
 
 
 async def _with_key(request: Request, given: str) -> Principal:

@@ -29,7 +29,9 @@ from dragoman.server import logs
 from dragoman.server.app import make_app
 from dragoman.server.endpoint import Endpoint
 from dragoman.server.limits import patience
+from dragoman.server.local_token import LocalToken
 from dragoman.server.options import ServeOptions, address, attachments_beside, private_paths
+from dragoman.server.peer import can_find_users
 from dragoman.server.runs import Runs
 from dragoman.server.state import Doors
 from dragoman.settings import Setting, Settings
@@ -216,18 +218,37 @@ async def listening(
 # --- processes -------------------------------------------------------------------------------------------------------
 
 
-def serve(options: ServeOptions, say: Callable[[str], None] = print) -> None:
-    """Serve until somebody says stop. ``say`` is told the address once the server listens."""
+def print_addresses(own: str, others: str | None) -> None:
+    """Print where the server is, and where for other users of this machine."""
+    print(f"Dragoman is at {own}", *([f"For other users of this machine: {others}"] if others else []), sep="\n")
+
+
+def serve(options: ServeOptions, say: Callable[[str, str | None], None] = print_addresses) -> None:
+    """Serve until somebody says stop.
+
+    ``say`` is told the address once the server listens, and the one for other users of this machine, if they have one.
+    """
     listener, options = bound(options)
+    token = LocalToken()
     try:
         asyncio.run(_check(options))
-        say(address(options))
+        say(*addresses(options, token))
         if options.workers == 1:
-            work(options, listener)
+            work(options, listener, token.text)
         else:
-            _supervise(options, listener)
+            _supervise(options, listener, token.text)
     finally:
         listener.close()
+
+
+def addresses(options: ServeOptions, token: LocalToken) -> tuple[str, str | None]:
+    """Where the server's own user reaches it, and where other users of this machine do without a key."""
+    plain = address(options)
+    if options.demands_keys:
+        return plain, None
+    if can_find_users():
+        return plain, token.url(plain)
+    return (token.url(plain) if options.tool or options.mcp else plain), None
 
 
 async def _check(options: ServeOptions) -> None:
@@ -247,16 +268,17 @@ async def _check(options: ServeOptions) -> None:
             )
 
 
-def work(options: ServeOptions, listener: socket.socket) -> None:
+def work(options: ServeOptions, listener: socket.socket, token: str | None = None) -> None:
     """Serve in this process."""
     logs.configure(options.log_level)
     allow_many_connections()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_work(options, listener))
+        runner.run(_work(options, listener, token))
 
 
-async def _work(options: ServeOptions, listener: socket.socket) -> None:
+async def _work(options: ServeOptions, listener: socket.socket, token: str | None) -> None:
     async with opened_doors(options) as doors:
+        doors.token = LocalToken(token)
         server = ChatServer(doors)
         with _stopped_by_signals(server), _stopped_with_parent(server):
             await server._serve([listener])
@@ -313,7 +335,7 @@ def _stopped_with_parent(server: uvicorn.Server) -> Iterator[None]:
             loop.remove_reader(parent.sentinel)
 
 
-def _supervise(options: ServeOptions, listener: socket.socket) -> None:
+def _supervise(options: ServeOptions, listener: socket.socket, token: str) -> None:
     """Keep as many processes serving as were asked for, until this one is told to stop."""
     spawn = multiprocessing.get_context("spawn")
     told = threading.Event()
@@ -321,7 +343,7 @@ def _supervise(options: ServeOptions, listener: socket.socket) -> None:
         signal.signal(number, lambda *_: told.set())
 
     def begun() -> multiprocessing.process.BaseProcess:
-        process = spawn.Process(target=work, args=(options, listener))
+        process = spawn.Process(target=work, args=(options, listener, token))
         process.start()
         return process
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dragoman.attachments import Attachments
 from dragoman.mail import Mail
 from dragoman.server.keys import KeyRing, peppers_for
+from dragoman.server.local_token import LocalToken
 from dragoman.server.options import ServeOptions
 from dragoman.store import Store
 from dragoman.turn import Agent
@@ -33,6 +34,7 @@ class Doors:
         self.peppers = peppers_for(options.store, options.keys_file)
         self.keys = KeyRing(store, self.peppers)
         self.mail = Mail(store)
+        self.token = LocalToken()  # of other users of this machine, where there are no keys
 
 
 def doors_of(request: Request) -> Doors:

@@ -1,0 +1,175 @@
+"""Users of this machine: the one whose server it is needs no token, and every other one does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from http.cookies import SimpleCookie
+from pathlib import Path
+
+import pytest
+
+from dragoman.exchange import SideEffects
+from dragoman.server import peer, principal
+from dragoman.tools import ToolRegistry, tool
+from tests.server.conftest import Serving
+from tests.server.raw import Answered, RawClient
+from tests.server.test_serving import asked, process
+
+ME = "/api/v1/agent/me"
+ANN, BOB = 61_001, 61_002  # users of this machine that are not ours
+needs_root = pytest.mark.skipif(
+    not sys.platform.startswith("linux") or os.geteuid() != 0, reason="only root on Linux can be several users"
+)
+
+
+@contextlib.asynccontextmanager
+async def user(server: Serving, uid: int, host: str = "127.0.0.1") -> AsyncIterator[RawClient]:
+    """A client whose socket belongs to another user of this machine."""
+    libc = ctypes.CDLL(None)
+    libc.setfsuid(uid)  # of this thread alone
+    try:
+        made = socket.create_connection((host, int(server.base_url.rpartition(":")[2])))
+    finally:
+        libc.setfsuid(0)
+    async with RawClient(server.base_url) as client:
+        client.reader, client.writer = await asyncio.open_connection(sock=made)
+        yield client
+
+
+def cookie_in(answer: Answered) -> str:
+    assert (answer.status, answer.headers["location"]) == (303, "./")
+    (found,) = SimpleCookie(answer.headers["set-cookie"]).values()
+    assert found["httponly"]
+    assert found["samesite"] == "strict"
+    return f"Cookie: {found.key}={found.value}"
+
+
+@needs_root
+@pytest.mark.parametrize("host", ["127.0.0.1", "::ffff:127.0.0.1"])
+async def test_another_user_of_this_machine_needs_the_token(chat_server: Serving, host: str) -> None:
+    token = chat_server.doors.token.text
+    async with user(chat_server, ANN, host) as ann:
+        for headers in (
+            [],
+            ["Authorization: Bearer " + "x" * 43],
+            ["Cookie: dragoman_token=x"],
+            ["X-Forwarded-User: root"],
+        ):
+            assert (await ann.get(ME, *headers)).code == "unauthorized"
+        assert (await ann.get("/api/v1/agent/threads")).status == 401
+        assert (await ann.get("/healthz")).status == 200
+        assert (await ann.get(ME, f"Authorization: Bearer {token}")).status == 200
+        assert (await ann.get(ME)).status == 401  # on the same connection, which is still hers
+    async with user(chat_server, 0, host) as own:
+        assert (await own.get(ME)).status == 200
+
+
+@needs_root
+async def test_a_visit_with_the_token_gives_a_cookie_that_nobody_else_can_use(chat_server: Serving) -> None:
+    token = chat_server.doors.token.text
+    async with user(chat_server, ANN) as ann, user(chat_server, BOB) as bob:
+        cookie = cookie_in(await ann.get(f"/?token={token}"))
+        assert token not in cookie
+        assert (await ann.get(ME, cookie)).status == 200
+        assert (await bob.get(ME, cookie)).status == 401
+        assert (await ann.get(ME, cookie, "Origin: http://127.0.0.1:1")).code == "origin_not_allowed"
+        wrong = await bob.get("/?token=wrong")
+        assert (wrong.status, "set-cookie" in wrong.headers) == (303, False)
+
+
+@needs_root
+def test_a_real_process_of_another_user_is_told_apart(tmp_path: Path) -> None:
+    program = (
+        "import encodings.idna, http.client, os, sys\n"
+        "uid, port, path, *headers = sys.argv[1:]\n"
+        "os.setgroups([]), os.setgid(int(uid)), os.setuid(int(uid))\n"
+        "connection = http.client.HTTPConnection('127.0.0.1', int(port))\n"
+        "connection.request('GET', path, headers=dict(one.split(': ') for one in headers))\n"
+        "print(connection.getresponse().status)\n"
+    )
+
+    def status(address: str, *headers: str) -> str:
+        call = [sys.executable, "-I", "-c", program, str(ANN), address.rpartition(":")[2], ME, *headers]
+        return subprocess.run(call, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+    store = str(tmp_path / "chats.db")
+    with process(tmp_path, "--port", "0", "--workers", "2", "--store", store) as (begun, address):
+        assert begun.stdout is not None
+        for_others = re.fullmatch(
+            r"For other users of this machine: (http://\S+)/\?token=(\S+)\n", begun.stdout.readline()
+        )
+        assert for_others is not None
+        assert for_others[1] == address
+        assert asked(address, ME)["isLocal"]
+        assert status(address) == "401"
+        assert {status(address, f"Authorization: Bearer {for_others[2]}") for _ in range(3)} == {"200"}
+
+
+@tool(side_effects=SideEffects.NONE, requires_workspace=False)
+async def look() -> str:
+    """Look."""
+    return "dark"
+
+
+async def test_where_nobody_tells_who_calls_the_token_is_needed_only_for_tools(
+    chat_server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (peer, principal):
+        monkeypatch.setattr(module, "can_find_users", lambda: False)
+    async with RawClient(chat_server.base_url) as client:
+        assert (await client.get(ME)).status == 200
+        chat_server.agent.tools = ToolRegistry([look])
+        assert (await client.get(ME)).status == 401
+        cookie = cookie_in(await client.get(f"/?token={chat_server.doors.token.text}"))
+        assert (await client.get(ME, cookie)).status == 200
+        assert (await client.get(ME, f"Authorization: Bearer {chat_server.doors.token.text}")).status == 200
+
+
+async def test_with_keys_the_token_opens_nothing(keyed_server: Serving) -> None:
+    token = keyed_server.doors.token.text
+    async with RawClient(keyed_server.base_url) as client:
+        assert (await client.get(ME, f"Authorization: Bearer {token}")).status == 401
+        assert "set-cookie" not in (await client.get(f"/?token={token}")).headers
+
+
+ROW = "   3: 0100007F:C350 0100007F:1F40 {state} 00000000:00000000 00:00000000 00000000 {uid:>5}        0 {inode} 1 0000\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "uid"),
+    [
+        (ROW.format(state="01", uid=1000, inode=4711), 1000),
+        (ROW.format(state="04", uid=0, inode=0), None),  # closed by its process: the kernel says root
+        (ROW.format(state="06", uid=0, inode=0), None),
+        ("", None),
+    ],
+)
+def test_a_socket_that_its_process_has_closed_is_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str, uid: int | None
+) -> None:
+    table = tmp_path / "tcp"
+    table.write_text(f"  sl  local_address rem_address   st\n{row}")
+    monkeypatch.setattr(peer, "_TABLES", (table, tmp_path / "missing"))
+    monkeypatch.setattr(peer, "_words", lambda packed: packed[::-1].hex().upper())  # as on most machines
+    assert peer.find_uid(("127.0.0.1", 50_000), ("127.0.0.1", 8_000)) == uid
+
+
+@pytest.mark.parametrize(
+    "headers", [["Origin: {own}", "Origin: {own}"], ["Origin: {own}", "Origin: https://evil.example"]]
+)
+async def test_a_second_origin_is_refused(chat_server: Serving, keyed_server: Serving, headers: list[str]) -> None:
+    key = (await keyed_server.key("ann"))["Authorization"]
+    for server, more in ((chat_server, []), (keyed_server, [f"Authorization: {key}"])):
+        async with RawClient(server.base_url) as client:
+            sent = [one.format(own=server.base_url) for one in headers]
+            for given in (sent, sent[::-1]):
+                answer = await client.get(ME, *given, *more)
+                assert (answer.status, answer.code) == (400, "invalid_header")
