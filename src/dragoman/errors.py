@@ -4,6 +4,7 @@
     ├── InputError                    what we were given cannot be used: fix the input
     │   ├── JsonError                 the text is not JSON that we accept
     │   ├── FormatError               JSON, but a known part of the format is malformed
+    │   ├── BreachError               messages break a rule of the format, and a strict store refuses them
     │   ├── NewerVersionError         written by a newer version, in a shape we cannot read
     │   ├── ToolSchemaError           a tool definition uses what not every provider accepts
     │   ├── SchemaSizeError           a JSON Schema from outside is beyond a limit
@@ -51,6 +52,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dragoman.exchange import Fault, Loss
+    from dragoman.mending import Action
+    from dragoman.message import Message
+    from dragoman.rules import Breach
 
 
 class DragomanError(Exception):
@@ -92,6 +96,26 @@ class FormatError(InputError):
     """Codes: invalid_message, unknown_tool_use."""
 
     code = "invalid_message"
+
+
+class BreachError(InputError):
+    """``breaches`` lists every one; ``repaired`` are messages to append instead, and ``actions`` how they were made."""
+
+    code = "breaks_rules"
+
+    def __init__(
+        self,
+        breaches: tuple[Breach, ...],
+        repaired: tuple[Message, ...] = (),
+        actions: tuple[Action, ...] = (),
+        *,
+        where: str = "",
+    ) -> None:
+        said = "; ".join(f"{breach.where}: {breach.what} [{breach.rule}]" for breach in breaches)
+        super().__init__(said, where=where, remedy="Append error.repaired instead, or correct the messages")
+        self.breaches = breaches
+        self.repaired = repaired
+        self.actions = actions
 
 
 class NewerVersionError(InputError):

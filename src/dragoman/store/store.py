@@ -49,6 +49,7 @@ from dragoman.store.repricing import RepricingMethods
 from dragoman.store.rows import hash_of, message_from
 from dragoman.store.runs import RunMethods
 from dragoman.store.searching import Searching
+from dragoman.store.strict import refuse_breaches
 from dragoman.store.tenure import Tenure
 from dragoman.store.trace import TraceMethods
 from dragoman.store.turns import TurnMethods
@@ -93,6 +94,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
     def __init__(self, blobs: Blobs, clock: Callable[[], datetime] = now_utc) -> None:
         self.blobs = blobs
         self.clock = clock
+        self.strict = False  # whether an append that breaks a rule is refused
         self.searching = Searching(self)
         self.entries = EntriesRoom(self)
         self._recent = Recent()
@@ -271,18 +273,22 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         *,
         expected_seq: int | None = None,
         idempotency_key: str | None = None,
+        strict: bool | None = None,
     ) -> list[Row]:
         """Add one message or several at the end of a session, all or none, and give them back in their places.
 
         Messages that belong to no session yet, as a dialect reads them, become this one's: with new ids, and with the
         time of now where they have none. ``expected_seq`` is the last place that the caller knows of: if there are
         newer messages, nothing is added (``ConflictError``). The same again under the same ``idempotency_key``, or with
-        the same message ids, changes nothing and gives the same places.
+        the same message ids, changes nothing and gives the same places. With ``strict``, messages that break a rule
+        are a ``BreachError`` that offers repaired ones; without it, as the store was opened.
         """
         given = [messages] if isinstance(messages, Message) else list(messages)
         if not given:
             return []
         owned = [self._owned(session_id, message) for message in given]
+        if self.strict if strict is None else strict:
+            await refuse_breaches(self, session_id, owned)
         drafts = writing.drafts_from(owned)
         now = self.clock()
         if len(drafts) == 1 and idempotency_key is None:

@@ -1,0 +1,108 @@
+"""Strict appends: what breaks a rule is refused with an offer, and stored nowhere; and the index of the specification."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from dragoman.errors import BreachError
+from dragoman.message import (
+    Message,
+    MessageStatus,
+    Role,
+    RoutingDecisionRecord,
+    RoutingMode,
+    TextBlock,
+    ToolResultBlock,
+)
+from dragoman.rules import check
+from dragoman.store import Store, open_store
+from dragoman.store.operation import Rows, Statement, operation
+from tests.store.talk import answered, called, message, said, used
+
+CALL = "tu_01ARZ3NDEKTSV4RRFFQ69G5FAV"
+
+
+WHOLE = {
+    "model": "fake:model",
+    "provider": "fake",
+    "usage": used(),
+    "routing": RoutingDecisionRecord(mode=RoutingMode.DEFAULT, chosen_model="fake:model", reason="test"),
+}
+
+
+def result(words: str = "blue") -> Message:
+    content = [ToolResultBlock(CALL, (TextBlock(words),))]
+    return message(Role.TOOL, content, parent_tool_use_id=CALL)
+
+
+async def stored(store: Store, session_id: str) -> list[Message]:
+    return [row.message async for row in store.history(session_id)]
+
+
+async def test_without_being_strict_a_store_takes_what_comes(store: Store) -> None:
+    session = await store.create_session()
+    await store.append(session.id, result())
+    assert check(await stored(store, session.id)) != ()
+
+
+async def test_a_message_that_breaks_a_rule_is_refused_and_a_repaired_one_is_offered(store: Store) -> None:
+    session = await store.create_session()
+    await store.append(session.id, said("Hello"), strict=True)
+    bare = answered("Hi")
+    with pytest.raises(BreachError) as caught:
+        await store.append(session.id, bare, strict=True)
+    error = caught.value
+    assert {breach.rule for breach in error.breaches} >= {"assistant-names-model", "assistant-has-usage"}
+    assert error.code == "breaks_rules"
+    assert len(await stored(store, session.id)) == 1, "nothing was stored"
+    await store.append(session.id, error.repaired, strict=True)
+    kept = await stored(store, session.id)
+    assert [message.content for message in kept] == [said("Hello").content, said("Hi").content]
+    assert check(kept) == ()
+
+
+async def test_a_result_needs_a_call_of_its_session_that_has_none_yet(store: Store) -> None:
+    session = await store.create_session()
+    with pytest.raises(BreachError, match="result-has-call"):
+        await store.append(session.id, [said("Look"), result()], strict=True)
+    await store.append(session.id, [said("Look"), called(CALL, **WHOLE)], strict=True)
+    (answer,) = await store.append(session.id, result(), strict=True)
+    again = await store.append(session.id, answer.message, strict=True)
+    assert [row.seq for row in again] == [answer.seq], "the same again changes nothing"
+    with pytest.raises(BreachError, match="one-result-per-call") as caught:
+        await store.append(session.id, result("red"), strict=True)
+    assert caught.value.repaired == (), "there is nothing to add in its place"
+    fork = await store.fork(session.id, 2)
+    await store.append(fork.id, result("green"), strict=True)
+    assert [message.role for message in await stored(store, fork.id)][-1] is Role.TOOL
+
+
+async def test_what_is_still_arriving_may_break_any_rule(store: Store) -> None:
+    session = await store.create_session()
+    partial = message(Role.ASSISTANT, [], status=MessageStatus.PARTIAL)
+    await store.append(session.id, [said("Hello"), partial], strict=True)
+
+
+async def test_a_store_that_is_opened_strictly_refuses_without_being_asked(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path / 'chats.db'}", strict=True) as store:
+        session = await store.create_session()
+        with pytest.raises(BreachError):
+            await store.append(session.id, result())
+        await store.append(session.id, result(), strict=False)
+
+
+async def test_the_index_of_the_specification_is_there_under_its_name(store: Store) -> None:
+    if store.engine == "sqlite":
+        sql = "SELECT sql FROM sqlite_master WHERE name = 'idx_messages_session_created'"
+    else:
+        sql = "SELECT indexdef FROM pg_indexes WHERE indexname = 'idx_messages_session_created'"
+
+    @operation
+    def looked() -> Generator[Statement, Rows, Rows]:
+        return (yield sql, ())
+
+    rows = await store._read(looked())
+    assert "(session_id, created_at)" in rows[0][0]
