@@ -22,7 +22,7 @@ LOCK_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test faults check format bench docs cassettes golden lock clean
+.PHONY: help setup run test faults fuzz check format bench docs cassettes golden lock clean
 
 help: ## List the verbs
 	@echo "make VERB, where VERB is one of"
@@ -38,6 +38,10 @@ test: check $(PAGE) ## Run every check and every test (PYTEST_ARGS="-k name" for
 
 faults: $(STAMP) ## Kill, cut off, fill and damage stores and turns for a long time: about half an hour, best as root on Linux
 	DRAGOMAN_FAULTS=long $(BIN)/pytest $(PYTEST_PARALLEL) tests/store/faults tests/turn tests/server tests/mail $(PYTEST_ARGS)
+
+fuzz: $(STAMP) ## Mutate inputs of every dialect and format for about half an hour (DRAGOMAN_FUZZ_COUNT=… of each, DRAGOMAN_FUZZ_SEED=…)
+	DRAGOMAN_FUZZ_COUNT=$${DRAGOMAN_FUZZ_COUNT:-5000} DRAGOMAN_FUZZ_SEED=$${DRAGOMAN_FUZZ_SEED:-$$(date +%s)} \
+		$(BIN)/pytest $(PYTEST_PARALLEL) tests/fuzz $(PYTEST_ARGS)
 
 check: $(STAMP) ## Check style, format, types and the floors
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@
     unfold(reply) -> events         the shortest stream that folds to that reply: fold(unfold(x)) == x
     Folding()                       the same, event by event: take(event), and reply() at any time says how far it is
     judged(reply) -> Reply          a reply that came whole, held to the same measure as one that was streamed
+    salvaged(content) -> blocks     what of a content can be stored, where something about it cannot
 
 Every dialect's stream reader makes these events and every stream writer takes them. A block is named by its ``index``;
 its deltas may interleave with another block's. The input of a tool call travels as raw fragments and is parsed once,
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.errors import JsonError
+from dragoman.errors import InputError, JsonError
 from dragoman.exchange import ErrorClass, Fault, Reply, StopReason
 from dragoman.jsontext import OWN, read_json
 from dragoman.message import (
@@ -30,7 +31,7 @@ from dragoman.message import (
     TokenUsage,
     ToolUseBlock,
 )
-from dragoman.value import UNSET, Value
+from dragoman.value import UNSET, Value, encode
 
 
 class Event(Value, frozen=True):
@@ -232,6 +233,24 @@ def _failed(reply: Reply, fault: Fault) -> Reply:
     return reply.replace(stop_reason=StopReason.ERROR, stop_sequence=None, fault=fault)
 
 
+def salvaged(content: Iterable[ContentBlock]) -> tuple[ContentBlock, ...]:
+    """The blocks that can be stored, without what only their dialect can say about them."""
+    made = []
+    for block in content:
+        try:
+            made.append(_storable(block))
+        except (ValueError, InputError):
+            continue
+    return tuple(made)
+
+
+def _storable(block: ContentBlock) -> ContentBlock:
+    """The block without ``provider_raw``, if it can be written down; else ``ValueError`` or ``InputError``."""
+    bare = block if getattr(block, "provider_raw", None) is None else block.replace(provider_raw=None)
+    encode(bare)
+    return bare
+
+
 class _OpenText:
     """A text or thinking block that is still growing."""
 
@@ -374,13 +393,29 @@ class Folding:
             log.warning("ignored what came after the end of a message, from %s on", type(event).__name__)
         self.late = True
 
+    def content(self) -> tuple[ContentBlock, ...]:
+        """The blocks as far as they have arrived, in order."""
+        return tuple(self._closed(self.blocks[index]) for index in sorted(self.blocks))
+
+    def salvage(self) -> tuple[ContentBlock, ...]:
+        """The same as far as it can be stored: of a block that cannot, its words alone."""
+        blocks = (self.blocks[index] for index in sorted(self.blocks))
+        return tuple(made for block in blocks if (made := self._salvaged(block)) is not None)
+
+    def _salvaged(self, block: _OpenText | _OpenCall | ContentBlock) -> ContentBlock | None:
+        try:
+            return _storable(self._closed(block))
+        except (ValueError, InputError):
+            words = _whole("".join(getattr(block, "parts", ())))
+            return TextBlock(words) if words else None
+
     def reply(self) -> Reply:
         """What has arrived. It has a fault until the end has come."""
         if self.end is not None and self.end.stop_reason is StopReason.MAX_TOKENS:
             for index, cut in self.silent.items():
                 self.blocks[index] = cut
                 self.unusable = self.unusable or cut
-        content = tuple(self._closed(self.blocks[index]) for index in sorted(self.blocks))
+        content = self.content()
         fault = self.fault or self._fault_of_the_end(content)
         finished = self.end if fault is None else None
         return Reply(

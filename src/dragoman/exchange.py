@@ -181,8 +181,8 @@ FAULT_CODES: Final = {
 }
 
 
-class Fault(Value, frozen=True, kw_only=True):
-    """A failure of the other side."""
+class Fault(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
+    """A failure of the other side. Its texts are for people: half of a character in one is left out."""
 
     code: str  # stable, ours: one of FAULT_CODES
     message: str  # what happened, for people
@@ -193,6 +193,12 @@ class Fault(Value, frozen=True, kw_only=True):
     provider: str | None = None  # who failed
     provider_code: str | None = None  # what the provider calls it
     request_id: str | None = None  # the provider's name for the request, to ask them about it
+
+    def check_made(self) -> None:
+        for name in ("code", "message", "provider", "provider_code", "request_id"):
+            text = getattr(self, name)
+            if type(text) is str and not text.isascii():
+                msgspec.structs.force_setattr(self, name, text.encode("utf-8", "ignore").decode())
 
 
 class Reply(Value, metaclass=MadeByHand, frozen=True, kw_only=True):

@@ -51,8 +51,8 @@ def size(number: int) -> str:
 
 def dollars(amount: Decimal) -> str:
     """An amount for people: to a millionth, without zeros at its end, cents at the least."""
-    cents = amount.quantize(Decimal("0.01"))
-    return f"${cents:,f}" if cents == amount else f"${amount.quantize(Decimal('0.000001')).normalize():,f}"
+    whole, _, part = f"{amount:,.6f}".partition(".")
+    return f"${whole}.{part.rstrip('0').ljust(2, '0')}"
 
 
 def moment(when: datetime) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dragoman import dialects, settings
 from dragoman.client import Retries, Timeouts
-from dragoman.event import fold
+from dragoman.event import StreamEvent, fold
 from dragoman.exchange import Reply
 from dragoman.message import Message, MessageStatus, Role, TextBlock, ThinkingBlock
 from dragoman.store import open_store
@@ -126,5 +127,30 @@ async def test_a_stream_cut_at_every_byte_is_no_success_and_loses_no_word_and_ru
             assert answer.metadata.status is MessageStatus.ERROR
             assert it.ran == []
         assert ended_well * times(7, 1) < len(data) / 4
+
+    await damaged(dialect, tmp_path, each)
+
+
+@every_dialect
+async def test_an_exception_that_a_reader_did_not_foresee_keeps_what_it_read_before(
+    dialect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = recorded.cassette(dialect, "text-streamed").response.stream
+    reader = type(dialects.load(dialect).stream_reader())
+    read = reader.read
+
+    def read_and_fail(self: Any, piece: bytes, events: list[StreamEvent]) -> None:
+        read(self, piece, events)
+        raise KeyError("unforeseen")
+
+    async def each(it: Damage) -> None:
+        _, whole = await it.turn(data)
+        with monkeypatch.context() as patched:
+            patched.setattr(reader, "read", read_and_fail)
+            ended, answer = await it.turn(data)
+        assert ended.fault is not None
+        assert ended.fault.code == "bad_event"
+        assert answer.metadata.status is MessageStatus.ERROR
+        assert words(answer) == words(whole) != ""
 
     await damaged(dialect, tmp_path, each)

@@ -71,6 +71,8 @@ def normalize(message: Mapping[str, Any]) -> Envelope:
 
 def normalize_many(messages: Iterable[Mapping[str, Any]]) -> list[Envelope]:
     """Every message as an envelope, in order; the first one that is none is an ``EnvelopeError``."""
+    if not isinstance(messages, Iterable):
+        raise EnvelopeError("messages must be a list")
     return [normalize(message) for message in messages]
 
 

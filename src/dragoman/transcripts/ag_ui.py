@@ -143,8 +143,8 @@ def _belong_together(before: dict[str, Any], after: dict[str, Any]) -> bool:
     if first is None and second is None:
         says = after.get("content") is not None or bool(after.get("toolCalls"))
         return before["role"] == "reasoning" and after["role"] in ("assistant", "reasoning") and says
-    whole = {(ours or {}).get("part_of", item["id"]) for ours, item in ((first, before), (second, after))}
-    return len(whole) == 1
+    parts = [(ours or {}).get("part_of", item["id"]) for ours, item in ((first, before), (second, after))]
+    return bool(parts[0] == parts[1])
 
 
 def _main(roles: Iterable[str]) -> int:

@@ -2,26 +2,30 @@
 
     history → summary → what the model may see → repaired → what fits → wire → events → the stored answer
 
-The one rule: however the call ends, its row is ended once, with everything that had arrived and what it cost.
+Invariant: however the call ends, its row is ended once, with everything that had arrived and what it cost. If the store
+refuses an answer (a count that it cannot hold, half of a character), the content is stored without what it refuses, and
+the message ends as an error.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import logging
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from dragoman.adapter import RequestContext, estimated_tokens
 from dragoman.client import Call, Journal
-from dragoman.event import StreamEvent, unfold
+from dragoman.errors import DragomanError, InputError
+from dragoman.event import StreamEvent, salvaged, unfold
 from dragoman.exchange import ErrorClass, Fault, Options, Reply, ResponseFormat, StopReason, Written
 from dragoman.handoff import projected
 from dragoman.mending import repair
-from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, TextBlock, TokenUsage, ToolUseBlock
+from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, TextBlock, TokenUsage, ToolUseBlock, Usage
 from dragoman.rules import calls_of
 from dragoman.settings import Endpoint
 from dragoman.store import Row
@@ -32,6 +36,8 @@ from dragoman.turn.growing import Growing
 from dragoman.turn.seeing import describe_in, policy_of
 from dragoman.turn.values import AS_THE_AGENT, AnswerBegan, AnswerEnded
 from dragoman.window import Fitted, fit, with_summary
+
+_log: Final = logging.getLogger("dragoman.turn")
 
 
 async def answered(turn: Turn) -> AsyncGenerator[AnswerBegan | StreamEvent | AnswerEnded, None]:
@@ -55,6 +61,25 @@ async def answered(turn: Turn) -> AsyncGenerator[AnswerBegan | StreamEvent | Ans
 
 def _broken() -> Fault:
     return Fault(code="unexplained_error", message="the turn broke off", error_class=ErrorClass.OTHER)
+
+
+def _unstorable(error: Exception) -> Fault:
+    what = error.what if isinstance(error, InputError) else type(error).__name__
+    return Fault(code="bad_event", message=f"the answer cannot be stored as it came: {what}")
+
+
+def _failed(reply: Reply, fault: Fault) -> Reply:
+    return reply.replace(fault=fault, stop_reason=StopReason.ERROR, stop_sequence=None)
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """An answer that has ended, ready to be stored."""
+
+    told: Reply  # what the provider answered: its health and the receipt are about this
+    reply: Reply  # the same, held to the format that was asked for: this is stored
+    usage: Usage
+    is_charged: bool
+    message: Message
 
 
 class _Asking:
@@ -116,34 +141,69 @@ class _Asking:
 
     async def end(self, fault: Fault | None = None) -> AnswerEnded:
         """Store the answer as it ended, with what it cost, and tell of it."""
-        turn, context = self.turn, self.call.context
-        reply = self.whole or self.growing.folding.reply()
-        if fault is not None:
-            reply = reply.replace(fault=fault, stop_reason=StopReason.ERROR, stop_sequence=None)
-        is_cancelled = fault is CANCELLED
-        is_charged = reply.usage is not None or reply.fault is None
-        usage = turn.agent.priced(turn.model, self._usage(reply), self._now(), self.journal.latency_ms or 0)
-        if is_charged:
-            turn.tally.add(usage)
-            context = msgspec.structs.replace(context, usage=usage)
-        checked = _check_output(reply, _options(turn).response_format)
-        status = MessageStatus.CANCELLED if is_cancelled else None
-        message = self.growing.message(checked, context, status)
-        turn.agent.note_call(turn.model, reply.fault, session_id=turn.session.id)
-        try:
-            row = await self._ended(message, checked)
-        finally:  # it was called and paid for, also if that cannot be stored
-            tell_ended(turn, message.id, reply, usage, self.journal)
+        turn, is_cancelled = self.turn, fault is CANCELLED
+        row, reply = await self._store(fault)
         turn.history.append(row.message)
-        turn.answer = AnswerEnded(row, StopReason.CANCELLED if is_cancelled else checked.stop_reason, checked.fault)
+        turn.answer = AnswerEnded(row, StopReason.CANCELLED if is_cancelled else reply.stop_reason, reply.fault)
         turn.settled.clear()
-        turn.asking = row.message if checked.fault is None and any(calls_of(row.message)) else None
-        if checked.fault is not None:
+        turn.asking = row.message if reply.fault is None and any(calls_of(row.message)) else None
+        if reply.fault is not None:
             await self._give_up_calls(row)
         return turn.answer
 
-    async def _ended(self, message: Message, reply: Reply) -> Row:
+    async def _store(self, fault: Fault | None) -> tuple[Row, Reply]:
+        """Store the answer as it came. If that is impossible, store the content that arrived, as a failed answer."""
+        try:
+            answer = self._answer(self._reply(fault), fault)
+            return await self._stored(answer, self._ended(answer)), answer.reply
+        except Exception as error:
+            if isinstance(error, DragomanError) and not isinstance(error, InputError):
+                raise  # the store failed, and not the answer
+            _log.exception("an answer cannot be stored as it came", extra={"session_id": self.turn.session.id})
+            answer = self._answer(self._salvaged(fault or _unstorable(error)), fault)
+            return await self._stored(answer, self.growing.end(answer.message)), answer.reply
+
+    def _reply(self, fault: Fault | None) -> Reply:
+        reply = self.whole or self.growing.folding.reply()
+        return reply if fault is None else _failed(reply, fault)
+
+    def _salvaged(self, fault: Fault) -> Reply:
+        """The content that arrived, and nothing else that the provider sent."""
+        content = salvaged(self.whole.content) if self.whole is not None else self.growing.folding.salvage()
+        return Reply(content=content, stop_reason=StopReason.ERROR, fault=fault)
+
+    def _answer(self, reply: Reply, fault: Fault | None) -> _Answer:
+        """The reply as a message, with what it cost."""
+        turn, context = self.turn, self.call.context
+        usage = turn.agent.priced(turn.model, self._usage(reply), self._now(), self.journal.latency_ms or 0)
+        is_charged = reply.usage is not None or reply.fault is None
+        if is_charged:
+            context = msgspec.structs.replace(context, usage=usage)
+        checked = _check_output(reply, _options(turn).response_format)
+        status = MessageStatus.CANCELLED if fault is CANCELLED else None
+        return _Answer(reply, checked, usage, is_charged, self.growing.message(checked, context, status))
+
+    async def _stored(self, answer: _Answer, row: Awaitable[Row]) -> Row:
+        """The row of an answer, once it is stored; and what is told of the call."""
+        try:
+            stored = await row
+        except DragomanError as error:  # it was called and paid for, also if the store cannot keep it
+            if not isinstance(error, InputError):
+                self._tell(answer)
+            raise
+        self._tell(answer)
+        return stored
+
+    def _tell(self, answer: _Answer) -> None:
+        turn = self.turn
+        if answer.is_charged:
+            turn.tally.add(answer.usage)
+        turn.agent.note_call(turn.model, answer.told.fault, session_id=turn.session.id)
+        tell_ended(turn, answer.message.id, answer.told, answer.usage, self.journal)
+
+    async def _ended(self, answer: _Answer) -> Row:
         """Store the answer, what its calls are called by whom and, if it is the last one, what ends the turn."""
+        message, reply = answer.message, answer.reply
         turn, known = self.turn, self.turn.adapter.ids.entries
         beside: dict[str, Any] = {"tool_ids": known[turn.known_ids :]}
         is_last = reply.stop_reason is not StopReason.PAUSED and not any(calls_of(message))

@@ -61,7 +61,7 @@ class Growing:
         while self._has_news and not self._is_ending:
             self._wait_no_longer()
             self._has_news, self._new = False, 0
-            with contextlib.suppress(DragomanError):  # whoever ends the row hears of a disk that fails
+            with contextlib.suppress(DragomanError, ValueError):  # whoever ends the row hears of what fails
                 await self._store.update(self._context.session_id, self._so_far())
             if self._new < FLUSH_CHARACTERS and self._soon is not None:
                 break  # the rest waits for its time

@@ -22,6 +22,7 @@ from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.dialects.parts.framing import FramingError, splitter
 from dragoman.dialects.parts.late import Late
+from dragoman.dialects.parts.reading import EventReader
 from dragoman.dialects.parts.residue import fingerprint, noted
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import FormatError
@@ -97,8 +98,10 @@ class _Block:
 # --- the reader ------------------------------------------------------------------------------------------------------
 
 
-class StreamReader:
+class StreamReader(EventReader):
     """Bytes in, events out."""
+
+    _dialect = NAME
 
     def __init__(self, framing: str | None = None) -> None:
         self._splitter = splitter(framing or "sse")
@@ -112,16 +115,15 @@ class StreamReader:
         self._ended = False
         self._failed = False
 
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """The events that these bytes complete."""
-        events: list[StreamEvent] = []
+    def read(self, data: bytes, events: list[StreamEvent]) -> None:
+        """Append the events that these bytes complete."""
         current = self._current
         if current is not None:
             only = self._only(data)
             if only is not None and self._take_piece(only, current, events):
-                return events
+                return
         elif self._failed:
-            return events
+            return
         if self._head is not None:
             self._head = (self._head + data)[:HEAD_BYTES]
         try:
@@ -131,11 +133,9 @@ class StreamReader:
                     break
         except FramingError as error:
             self._fail("bad_event", str(error), events)
-        return events
 
-    def close(self) -> list[StreamEvent]:
-        """The events at the end of the stream; a fault, if it ended too early."""
-        events: list[StreamEvent] = []
+    def finish(self, events: list[StreamEvent]) -> None:
+        """Append the events at the end of the stream; a fault, if it ended too early."""
         if not self._failed:
             for frame in self._splitter.close():
                 self._head = None
@@ -148,7 +148,6 @@ class StreamReader:
                 events.append(early_end(NAME, self._head, self._splitter.tail))
         self._failed = True  # nothing is read after this
         self._current = None
-        return events
 
     def _take(self, data: bytes, events: list[StreamEvent]) -> bool:
         """Take one event; whether the next one is to be trusted."""

@@ -24,6 +24,7 @@ from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.dialects.parts.framing import Frame, FramingError, splitter
 from dragoman.dialects.parts.late import Late
+from dragoman.dialects.parts.reading import EventReader
 from dragoman.dialects.parts.residue import noted
 from dragoman.event import (
     BlockComplete,
@@ -101,8 +102,10 @@ def _joined_base64(parts: list[str]) -> str:
         return "".join(parts)
 
 
-class StreamReader:
+class StreamReader(EventReader):
     """Bytes in, events out."""
+
+    _dialect = NAME
 
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, *FRAMINGS):
@@ -121,22 +124,19 @@ class StreamReader:
         self._is_complete = False
         self._is_over = False  # it has failed, or was closed: nothing more is read
 
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """The events that these bytes complete."""
-        events: list[StreamEvent] = []
+    def read(self, data: bytes, events: list[StreamEvent]) -> None:
+        """Append the events that these bytes complete."""
         if self._is_over:
-            return events
+            return
         if self._head is not None and len(self._head) < HEAD_BYTES:
             self._head += data[: HEAD_BYTES - len(self._head)]
         if not self._is_strange:
             self._take_all(self._splitter.feed(data), events)
         if self._is_strange and len(self._head or b"") == HEAD_BYTES:
             self._fail(early_end(NAME, self._head, b""), events)
-        return events
 
-    def close(self) -> list[StreamEvent]:
-        """The events at the end of the stream; a fault, if it ended too early."""
-        events: list[StreamEvent] = []
+    def finish(self, events: list[StreamEvent]) -> None:
+        """Append the events at the end of the stream; a fault, if it ended too early."""
         if not self._is_over and not self._is_strange:
             self._take_all(self._splitter.close(), events)
         if self._stop is not None and not self._is_over and not self._is_complete:
@@ -144,7 +144,6 @@ class StreamReader:
         elif not self._is_over and not self._is_complete:
             self._fail(early_end(NAME, self._unread_head(), self._splitter.tail), events)
         self._is_over = True
-        return events
 
     def _take_all(self, frames: Iterable[Frame], events: list[StreamEvent]) -> None:
         try:

@@ -19,6 +19,7 @@ from dragoman.dialects.bedrock_converse.words import MALFORMED, NAME
 from dragoman.dialects.parts.faults import stream_error
 from dragoman.dialects.parts.framing import aws_frame, decoded_aws_frame
 from dragoman.dialects.parts.residue import notes_of, restored
+from dragoman.dialects.parts.scalars import list_in
 from dragoman.dialects.parts.writing import EventWriter
 from dragoman.event import (
     MessageComplete,
@@ -224,15 +225,19 @@ def _citations(notes: ProviderRaw) -> list[Any]:
     if notes.get("form") != "citations":
         return []
     cited = restored({"citationsContent": {"content": [{"text": ""}]}}, notes.get("residue"))["citationsContent"]
-    return cited.get("citations") or []
+    return list_in(cited.get("citations")) if isinstance(cited, dict) else []
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("text"), str)
 
 
 def _parts(block: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """How a block begins, where that has to be said, and its deltas."""
     match block:
-        case {"citationsContent": dict(cited)}:
-            deltas = [{"text": part["text"]} for part in cited.get("content") or []]
-            return None, deltas + [{"citation": citation} for citation in cited.get("citations") or []]
+        case {"citationsContent": {"content": list(content), **cited}} if all(map(_is_text, content)):
+            deltas = [{"text": part["text"]} for part in content]
+            return None, deltas + [{"citation": citation} for citation in list_in(cited.get("citations"))]
         case {"reasoningContent": {"reasoningText": dict(said)}}:
             return None, [{"reasoningContent": {key: value}} for key, value in said.items()]
         case {"toolUse": dict(call)}:

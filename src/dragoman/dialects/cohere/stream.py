@@ -32,6 +32,7 @@ from dragoman.dialects.parts.faults import stream_error
 from dragoman.dialects.parts.framing import json_text, sse_frame
 from dragoman.dialects.parts.reading import FrameReader
 from dragoman.dialects.parts.residue import noted, notes_of, restored
+from dragoman.dialects.parts.scalars import list_in
 from dragoman.dialects.parts.writing import EventWriter
 from dragoman.errors import FormatError
 from dragoman.event import (
@@ -414,7 +415,7 @@ class StreamWriter(EventWriter):
         notes = notes_of(raw, NAME)
         wire = restored(natural_reply(reply, (), notes.get("form")), notes.get("residue"))
         frames = [self._part_ended()]
-        for index, citation in enumerate(wire["message"].get("citations") or []):
+        for index, citation in enumerate(list_in(wire["message"].get("citations"))):
             frames.append(_framed("citation-start", index, "citations", citation))
             frames.append(_frame({"type": "citation-end", "index": index}))
         delta = {key: value for key, value in wire.items() if key not in ("id", "message")}

@@ -23,6 +23,7 @@ from dragoman.dialects.parts.body import a_list, an_object, unkept
 from dragoman.dialects.parts.faults import BYTE_ORDER_MARK, HEAD_BYTES, early_end, redacted, stream_error
 from dragoman.dialects.parts.framing import Frame, FramingError, splitter
 from dragoman.dialects.parts.late import Late
+from dragoman.dialects.parts.reading import EventReader
 from dragoman.dialects.parts.residue import noted
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import FormatError, JsonError
@@ -53,8 +54,10 @@ _CHUNK: Final = JsonLimits(
 )  # two equal keys in arguments are found when the call is read
 
 
-class StreamReader:
+class StreamReader(EventReader):
     """Bytes in, events out."""
+
+    _dialect = NAME
 
     def __init__(self, framing: str | None = None, quirks: Collection[str] = ()) -> None:
         self._splitter = splitter(framing or "sse")
@@ -82,17 +85,15 @@ class StreamReader:
         self._late = Late(NAME)
         self._over = False
 
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """The events that these bytes complete."""
-        events: list[StreamEvent] = []
+    def read(self, data: bytes, events: list[StreamEvent]) -> None:
+        """Append the events that these bytes complete."""
         if self._over:
-            return events
+            return
         data = self._opening(data) if self._looks else data
         if self._head is not None:
             self._head = (self._head + data)[:HEAD_BYTES]
         if not self._is_page:
             self._take_frames(self._splitter.feed(data), events)
-        return events
 
     def _opening(self, data: bytes) -> bytes:
         """The bytes from where it is clear what they are.
@@ -121,14 +122,12 @@ class StreamReader:
         except FramingError as error:
             self._fail("bad_event", str(error), events)
 
-    def close(self) -> list[StreamEvent]:
-        """The events at the end of the stream; a fault, if it ended too early."""
-        events: list[StreamEvent] = []
+    def finish(self, events: list[StreamEvent]) -> None:
+        """Append the events at the end of the stream; a fault, if it ended too early."""
         if not self._over and not self._is_page:
             self._take_frames(self._splitter.close(), events)
         if not self._over:
             self._end(events)
-        return events
 
     def _end(self, events: list[StreamEvent]) -> None:
         tail = self._splitter.tail

@@ -311,10 +311,14 @@ def natural_content(parts: list[dict[str, Any]], form: str | None, role: Role, *
     if not parts:
         empty: Any = {"absent": ABSENT, "null": None, "empty": "", "list": []}
         return empty.get(form, None if role is Role.ASSISTANT else "")
-    is_plain = all(set(part) == {"type", "text"} and part["type"] == "text" for part in parts)
+    is_plain = all(_is_plain_part(part) for part in parts)
     if form == "list" or not is_plain or (len(parts) > 1 and not reply):
         return parts
     return "".join(part["text"] for part in parts)
+
+
+def _is_plain_part(part: dict[str, Any]) -> bool:
+    return set(part) == {"type", "text"} and part["type"] == "text" and isinstance(part["text"], str)
 
 
 def written_part(block: ContentBlock) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.dialects.parts.framing import FramingError, splitter
 from dragoman.dialects.parts.late import Late
+from dragoman.dialects.parts.reading import EventReader
 from dragoman.dialects.parts.residue import fingerprint, noted
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import FormatError
@@ -56,12 +57,14 @@ _HALF: Final = "half of a character in a text"
 _TRIES: Final = 16  # of chunks that have another shape, before none is looked at any more
 
 
-class StreamReader:
+class StreamReader(EventReader):
     """Bytes in, events out.
 
     The quirk ``terminal_reason_optional`` is for those who end complete answers without a reason (Ollama): then
     ``[DONE]`` is the end. Everybody else's stream without a reason was cut.
     """
+
+    _dialect = NAME
 
     def __init__(self, framing: str | None = None, quirks: Collection[str] = ()) -> None:
         self._splitter = splitter(framing or "sse")
@@ -85,20 +88,20 @@ class StreamReader:
         self._is_complete = False
         self._over = False
 
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """The events that these bytes complete."""
+    def read(self, data: bytes, events: list[StreamEvent]) -> None:
+        """Append the events that these bytes complete."""
         pattern = self._pattern
         if pattern is not None and pattern.before and data.startswith(pattern.before):
             words = pattern.words_in(data)
             if words:
                 pattern.words.append(words)
-                return [pattern.event(pattern.index, words)]
-        events: list[StreamEvent] = []
+                events.append(pattern.event(pattern.index, words))
+                return
         only = self._only(data) if pattern is not None else None
         if pattern is not None and only is not None and self._take_words(only, pattern, events):
             if pattern.tries > 0:
                 pattern.learn(data, only, pattern.words[-1])
-            return events
+            return
         if pattern is not None:
             pattern.before = b""  # what comes next may be the rest of an event
         if self._head is not None:
@@ -109,11 +112,9 @@ class StreamReader:
                 self._take(frame.data, events)
         except FramingError as error:
             self._fail("bad_event", str(error), events)
-        return events
 
-    def close(self) -> list[StreamEvent]:
-        """The events at the end of the stream; a fault, if it ended too early."""
-        events: list[StreamEvent] = []
+    def finish(self, events: list[StreamEvent]) -> None:
+        """Append the events at the end of the stream; a fault, if it ended too early."""
         for frame in self._splitter.close():
             self._head = None
             self._take(frame.data, events)
@@ -122,7 +123,6 @@ class StreamReader:
                 self._complete(events)
             else:
                 self._end(early_end(NAME, self._head, self._splitter.tail), events)
-        return events
 
     def _take(self, data: bytes, events: list[StreamEvent]) -> None:
         if self._over:

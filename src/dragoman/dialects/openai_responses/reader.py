@@ -45,6 +45,7 @@ from dragoman.dialects.parts.conversation import Conversation
 from dragoman.dialects.parts.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.dialects.parts.framing import FramingError, splitter
 from dragoman.dialects.parts.late import Late
+from dragoman.dialects.parts.reading import EventReader
 from dragoman.dialects.parts.residue import difference, noted
 from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.errors import FormatError
@@ -67,8 +68,10 @@ from dragoman.message import ProviderRaw, Role, TextBlock, ThinkingBlock
 _KEPT_BYTES: Final = 4096
 
 
-class StreamReader:
+class StreamReader(EventReader):
     """Bytes in, events out."""
+
+    _dialect = NAME
 
     def __init__(self, framing: str | None = None) -> None:
         self._splitter = splitter(framing or "sse")
@@ -83,11 +86,10 @@ class StreamReader:
         self._late = Late(NAME)  # what came after it
         self._is_over = False
 
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """The events that these bytes complete."""
-        events: list[StreamEvent] = []
+    def read(self, data: bytes, events: list[StreamEvent]) -> None:
+        """Append the events that these bytes complete."""
         if self._is_over:
-            return events
+            return
         if self._head is not None and len(self._head) < HEAD_BYTES:
             self._head += data[:HEAD_BYTES]
         try:
@@ -95,11 +97,9 @@ class StreamReader:
                 self._take(frame.data, events)
         except FramingError as error:
             self._fail(stream_error(NAME, "bad_event", str(error)), events)
-        return events
 
-    def close(self) -> list[StreamEvent]:
-        """The events at the end of the stream; a fault, if it ended too early."""
-        events: list[StreamEvent] = []
+    def finish(self, events: list[StreamEvent]) -> None:
+        """Append the events at the end of the stream; a fault, if it ended too early."""
         if not self._is_over:
             for frame in self._splitter.close():
                 self._take(frame.data, events)
@@ -107,7 +107,6 @@ class StreamReader:
             self._complete(self._end, events)
         elif not self._is_over:
             self._fail(early_end(NAME, self._head, self._splitter.tail), events)
-        return events
 
     def _take(self, data: bytes, events: list[StreamEvent]) -> None:
         self._head = None
@@ -480,7 +479,7 @@ class StreamReader:
 
     def _end_call(self, item: Item, events: list[StreamEvent]) -> None:
         self._begin_call(item, events)
-        if item.call_id is None or not isinstance(item.wire.get("arguments"), str):
+        if item.call_id is None or not all(isinstance(item.wire.get(key), str) for key in _OF_A_CALL):
             raise ViolationError(f"the call of item {item.place} has no name, no id or no arguments")
         self._fill_input(item, item.wire["arguments"], events)
         if item.wire.get("status") == "incomplete" and is_input(item.said(0)):
@@ -488,6 +487,7 @@ class StreamReader:
         events.append(ToolUseEnd(item.indexes[0], read_call(item.wire, item.call_id).provider_raw))
 
 
+_OF_A_CALL: Final = ("call_id", "name", "arguments")
 _PARTS: Final = 100  # more parts of reasoning do not begin at once
 
 

@@ -27,6 +27,7 @@ from dragoman.dialects.openai_responses.reply import named_item, natural_reply, 
 from dragoman.dialects.parts.faults import stream_error
 from dragoman.dialects.parts.framing import sse_frame
 from dragoman.dialects.parts.residue import difference, notes_of, restored
+from dragoman.dialects.parts.scalars import list_in
 from dragoman.event import (
     BlockComplete,
     MessageComplete,
@@ -359,7 +360,7 @@ class StreamWriter:
     def _part_done(self, block: _Block) -> Iterator[dict[str, Any]]:
         about, part = block.about or {}, self._part(block.block)
         text = part_text(part)
-        for index, annotation in enumerate(part.get("annotations") or ()):
+        for index, annotation in enumerate(list_in(part.get("annotations"))):
             kind = "response.output_text.annotation.added"
             yield {"type": kind, **about, "annotation_index": index, "annotation": annotation}
         if part.get("type") == "refusal":

@@ -2,6 +2,7 @@
 
     @from_body
     def read_request(body)                      takes either, and refuses what nobody can keep
+    unforeseen(error), log_unforeseen(error)    the last line of defence of every reader
     body_of(wire), an_object(…), a_list(…)      the value, if it is what belongs there
     unkept(error)                               why a part of a wire cannot be kept, if an error is about that
 
@@ -18,8 +19,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dragoman.errors import FormatError, JsonError
+from dragoman.errors import DragomanError, FormatError, JsonError
 from dragoman.jsontext import OWN, has_every_key, read_json
+from dragoman.value import check_plain
 
 _SHOWN: Final = 12  # steps of the way to a place that is too deep
 _decode: Final = msgspec.json.Decoder().decode
@@ -30,17 +32,41 @@ Read = TypeVar("Read")
 def from_body(read: Callable[[dict[str, Any]], Read]) -> Callable[[Any], Read]:
     """The same function, for the object or its JSON text. What cannot be kept of it is a ``FormatError``."""
 
-    @functools.wraps(read)
-    def read_wire(wire: Any) -> Read:
+    def unguarded(wire: Any) -> Read:
         body = body_of(wire)
         try:
+            if body is wire:  # not read from a text: it may hold what no JSON can say
+                check_plain(body, "$")
             return read(body)
         except (ValueError, RecursionError) as error:
             code, what = unkept(error)
             where = _deepest(body) if code == "too_deep" else "$"
             raise FormatError(what, where=where, code=code) from error
 
+    @functools.wraps(read)
+    def read_wire(wire: Any) -> Read:
+        try:
+            return unguarded(wire)
+        except DragomanError:
+            raise
+        except Exception as error:
+            log_unforeseen(error)
+            raise FormatError(unforeseen(error), where="$") from error
+
+    setattr(read_wire, "unguarded", unguarded)  # noqa: B010  for the fuzzer: the guard hides what it catches
     return read_wire
+
+
+def unforeseen(error: Exception) -> str:
+    """What to say about an exception that a reader did not foresee."""
+    return f"this version of Dragoman cannot read it ({type(error).__name__})"
+
+
+def log_unforeseen(error: Exception) -> None:
+    """Log an exception that a reader did not foresee: a defect of ours, whatever was sent."""
+    import logging  # noqa: PLC0415  see dragoman.codec
+
+    logging.getLogger("dragoman.dialects").error("a reader failed on an unforeseen input", exc_info=error)
 
 
 def unkept(error: ValueError | RecursionError) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.parts.body import unkept
+from dragoman.dialects.parts.body import log_unforeseen, unforeseen, unkept
 from dragoman.dialects.parts.faults import BYTE_ORDER_MARK, HEAD_BYTES, early_end, redacted, stream_error
 from dragoman.dialects.parts.framing import Frame, FramingError, splitter
 from dragoman.dialects.parts.late import Late
@@ -30,8 +30,52 @@ _KEPT_BYTES: Final = 4096
 _DONE: Final = (b"[DONE]", b'"[DONE]"')
 
 
-class FrameReader:
-    """Bytes in, events out."""
+class EventReader:
+    """What every stream reader is for its caller: bytes in, events out, and no exception, whatever the bytes are.
+
+    A dialect implements ``read`` and ``finish``. An exception that they did not foresee ends the stream with a fault,
+    after the events that were read before it, and is logged.
+    """
+
+    _dialect: str
+    _is_broken = False
+
+    def feed(self, data: bytes) -> list[StreamEvent]:
+        """The events that these bytes complete."""
+        events: list[StreamEvent] = []
+        if not self._is_broken:
+            try:
+                self.read(data, events)
+            except Exception as error:  # noqa: BLE001  whatever it is, what came before it stands
+                self._break(error, events)
+        return events
+
+    def close(self) -> list[StreamEvent]:
+        """The events at the end of the stream; a fault, if it ended too early."""
+        events: list[StreamEvent] = []
+        if not self._is_broken:
+            try:
+                self.finish(events)
+            except Exception as error:  # noqa: BLE001  whatever it is, what came before it stands
+                self._break(error, events)
+        return events
+
+    def read(self, data: bytes, events: list[StreamEvent]) -> None:
+        """Append the events that these bytes complete."""
+        raise NotImplementedError
+
+    def finish(self, events: list[StreamEvent]) -> None:
+        """Append the events at the end of the stream; a fault, if it ended too early."""
+        raise NotImplementedError
+
+    def _break(self, error: Exception, events: list[StreamEvent]) -> None:
+        self._is_broken = True
+        log_unforeseen(error)
+        events.append(stream_error(self._dialect, "bad_event", unforeseen(error)))
+
+
+class FrameReader(EventReader):
+    """Events in frames, each of which is a JSON object."""
 
     def __init__(self, dialect: str, framing: str) -> None:
         self._dialect = dialect
@@ -55,11 +99,10 @@ class FrameReader:
         """The value in an event. What is no JSON is a ``DecodeError`` of msgspec, or a ``JsonError``."""
         return msgspec.json.decode(data)
 
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """The events that these bytes complete."""
-        events: list[StreamEvent] = []
+    def read(self, data: bytes, events: list[StreamEvent]) -> None:
+        """Append the events that these bytes complete."""
         if self._is_over:
-            return events
+            return
         if self._head is not None and len(self._head) < HEAD_BYTES:
             self._head += data[: HEAD_BYTES - len(self._head)]
         try:
@@ -69,22 +112,19 @@ class FrameReader:
             self._fail(stream_error(self._dialect, "bad_event", str(error)), events)
         if self._is_strange and len(self._head or b"") == HEAD_BYTES:
             self._refuse(events)
-        return events
 
-    def close(self) -> list[StreamEvent]:
-        """The events at the end of the stream; a fault, if it ended too early."""
-        events: list[StreamEvent] = []
+    def finish(self, events: list[StreamEvent]) -> None:
+        """Append the events at the end of the stream; a fault, if it ended too early."""
         if not self._is_over and not self._is_strange:
             self._take_frames(self._splitter.close(), events)
         if self._is_over:
-            return events
+            return
         if self._end is not None:
             self._complete(events)
         elif self._is_strange:
             self._refuse(events)
         else:
             self._fail(self._cut(), events)
-        return events
 
     def understood(self) -> None:
         """What comes is a stream of this dialect."""
@@ -173,4 +213,4 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
-__all__ = ["FrameReader"]
+__all__ = ["EventReader", "FrameReader"]

@@ -105,23 +105,28 @@ def _object_difference(written: dict[str, Any], wire: dict[str, Any]) -> Residue
 
 def restored(written: Any, residue: Residue | None) -> Any:
     """What stood on the wire, as far as what we would write now is still what we would have written then."""
-    if residue is None:
+    if type(residue) is not dict:  # there is none, or somebody else wrote it
         return written
     if "was" in residue:
-        return residue["is"] if residue["was"] == fingerprint(written) else written
+        return residue.get("is") if residue["was"] == fingerprint(written) else written
     if type(written) is list:
-        parts = residue.get("at", {})
+        parts = _part(residue, "at")
         return [restored(item, parts.get(str(index))) for index, item in enumerate(written)]
     if type(written) is not dict:
         return written
-    inside, dropped = residue.get("in", {}), residue.get("drop", {})
+    inside, dropped = _part(residue, "in"), _part(residue, "drop")
     made = {
         key: restored(value, inside.get(key))
         for key, value in written.items()
         if key not in dropped or dropped[key] != fingerprint(value)
     }
-    made.update((key, value) for key, value in residue.get("set", {}).items() if key not in made)
+    made.update((key, value) for key, value in _part(residue, "set").items() if key not in made)
     return made
+
+
+def _part(residue: Residue, name: str) -> dict[str, Any]:
+    part = residue.get(name)
+    return part if type(part) is dict else {}
 
 
 def fingerprint(value: Any) -> str:

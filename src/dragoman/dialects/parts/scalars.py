@@ -15,6 +15,11 @@ def texts_of(value: Any) -> tuple[str, ...]:
     return tuple(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else ()
 
 
+def list_in(value: Any) -> list[Any]:
+    """A list; an empty one if it is anything else."""
+    return value if isinstance(value, list) else []
+
+
 def integer_or_none(value: Any) -> int | None:
     """A whole number; true and false are none."""
     return value if type(value) is int else None

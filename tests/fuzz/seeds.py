@@ -1,0 +1,177 @@
+"""Valid inputs that the fuzzer starts from: cassettes, the samples of the fidelity table, examples, recorded traffic.
+
+    wires(dialect, part)     requests, replies, errors, or streams as lists of [event name, object]
+    conversations(format)    transcripts
+    entries(), envelopes(), letters(), messages()
+
+Recorded traffic is read where it lies, if it is there.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+import json
+import zlib
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from dragoman import codec, dialects, envelope
+from dragoman.cli.prove import records_of
+from dragoman.dialects.parts.framing import splitter
+from dragoman.entries import entries_from_messages
+from dragoman.errors import InputError
+from dragoman.exchange import Request
+from dragoman.message import Message, MessageMetadata, Role, TextBlock
+from dragoman.transcripts import format_named
+from tests import recorded
+from tests.conftest import CORPUS
+from tests.entries.examples import EVERY
+from tests.letters.examples import EXAMPLES
+
+FRAMING: Final = {"bedrock_converse": "aws-eventstream", "ollama": "ndjson"}  # every other one has server-sent events
+NOON: Final = datetime(2026, 5, 8, 12, tzinfo=UTC)
+_MOST_OF_EACH: Final = 40
+_LONGEST: Final = 12_000  # characters: a longer input costs more than it finds
+
+
+@functools.cache
+def wires(dialect: str, part: str) -> tuple[Any, ...]:
+    """The seeds of one part of a dialect: ``request``, ``reply``, ``stream`` or ``error``."""
+    found = [*_recorded_by_us(dialect, part), *_from_corpus(dialect, part)]
+    if part == "request":
+        found += importlib.import_module(f"dragoman.fidelity.samples.{dialect}").WIRES.values()
+    return tuple(wire for wire in found if len(json.dumps(wire)) <= _LONGEST)
+
+
+def _recorded_by_us(dialect: str, part: str) -> list[Any]:
+    found: list[Any] = []
+    for name in recorded.names_of(dialect):
+        cassette = recorded.cassette(dialect, name)
+        is_streamed, is_error = name.endswith(recorded.STREAMED), cassette.response.status >= 400
+        if part == "request":
+            found.append(cassette.request.body)
+        elif (part == "error" and is_error and cassette.response.body is not None) or (
+            part == "reply" and not is_streamed and not is_error
+        ):
+            found.append(cassette.response.body)
+        elif part == "stream" and is_streamed and not is_error:
+            found.append(_frames(cassette.response.stream, FRAMING.get(dialect, "sse")))
+    return found
+
+
+def _frames(data: bytes, framing: str) -> list[Any]:
+    """A stream as a value: a list of [event name, object]."""
+    cutter = splitter(framing)
+    frames = [*cutter.feed(data), *cutter.close()]
+    return [[frame.event, _value(frame.data)] for frame in frames]
+
+
+def _value(data: bytes) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return data.decode()  # [DONE]
+
+
+@functools.cache
+def _corpus() -> dict[tuple[str, str], tuple[Any, ...]]:
+    """Some of the recorded traffic by dialect and part, always the same."""
+    found: dict[tuple[str, str], list[Any]] = {}
+    spoken = {
+        known: name
+        for name in dialects.names()
+        for known in (name.replace("_", "-"), *getattr(dialects.load(name), "ALSO_RECORDED_AS", ()))
+    }
+    for file in sorted(CORPUS.glob("*.jsonl.gz")):
+        for record in records_of(file):
+            name = spoken.get(record["dialect"])
+            if name is not None and zlib.crc32(record["id"].encode()) % 5 == 0:
+                for part, wire in _parts(record, FRAMING.get(name, "sse")):
+                    found.setdefault((name, part), []).append(wire)
+    return {key: tuple(_spread(seeds)) for key, seeds in found.items()}
+
+
+def _parts(record: dict[str, Any], framing: str) -> list[tuple[str, Any]]:
+    is_error = (record.get("status") or 200) >= 400
+    parts = [("request", record.get("request")), ("error" if is_error else "reply", record.get("response"))]
+    if record.get("stream") and framing == "sse" and record.get("stream_format") in (None, "sse"):
+        parts.append(("stream", _frames(record["stream"].encode("utf-8", "surrogatepass"), "sse")))
+    return [(part, wire) for part, wire in parts if isinstance(wire, dict | list)]
+
+
+def _spread(seeds: list[Any]) -> list[Any]:
+    short = [seed for seed in seeds if len(json.dumps(seed)) <= _LONGEST]
+    return short[:: max(1, len(short) // _MOST_OF_EACH)]
+
+
+def _from_corpus(dialect: str, part: str) -> tuple[Any, ...]:
+    return _corpus().get((dialect, part), ())
+
+
+@functools.cache
+def requests() -> tuple[Request, ...]:
+    """The requests of every dialect, as they are read."""
+    found = []
+    for name in dialects.names():
+        for wire in wires(name, "request"):
+            try:
+                found.append(dialects.load(name).read_request(wire))
+            except InputError:
+                continue  # a recorded request may be one that the provider refused
+    return tuple(found)
+
+
+@functools.cache
+def messages() -> tuple[tuple[Message, ...], ...]:
+    """Histories of canonical messages, with what only a stored one says."""
+    golden = [
+        codec.decode(msgspec.json.encode(message))
+        for name in dialects.names()
+        for message in json.loads((recorded.GOLDEN / f"{name}.json").read_bytes()).values()
+    ]
+    histories = [request.messages for request in requests()[::4] if request.messages]
+    return (*((message,) for message in golden), *histories)
+
+
+@functools.cache
+def conversations(name: str) -> tuple[Any, ...]:
+    """Conversations of a transcript format."""
+    module = format_named(name)
+    samples = importlib.import_module(f"dragoman.fidelity.samples.{name}").WIRES.values()
+    written = [module.write_messages(history).wire for history in messages()]
+    return tuple(wire for wire in (*samples, *written) if len(json.dumps(wire)) <= _LONGEST)
+
+
+@functools.cache
+def entries() -> tuple[Any, ...]:
+    """Lists of trace entries."""
+    written = [entries_from_messages(history).wire for history in messages()]
+    return ([*EVERY], *([entry] for entry in EVERY), *(wire for wire in written if len(json.dumps(wire)) <= _LONGEST))
+
+
+@functools.cache
+def envelopes() -> tuple[Any, ...]:
+    """Lists of envelopes, in both of their shapes."""
+    made = [envelope.envelopes_from_messages(history) for history in messages()]
+    rows = [[envelope.to_provider_message(one) for one in wire] for wire in made[::3]]
+    return tuple(wire for wire in itertools.chain(made, rows) if len(json.dumps(wire)) <= _LONGEST)
+
+
+def letters() -> tuple[Any, ...]:
+    """Letters between agents."""
+    return tuple(EXAMPLES.values())
+
+
+def canonical() -> tuple[Any, ...]:
+    """Canonical messages, as JSON."""
+    return tuple(json.loads(codec.encode(message)) for history in messages() for message in history[:2])
+
+
+def question() -> Message:
+    """A message to stand before others."""
+    said = (TextBlock("What is this?"),)
+    return Message("01KE0000000000000000000001", "sess_1", Role.USER, said, MessageMetadata(), NOON)

@@ -1,0 +1,284 @@
+"""What is fuzzed: readers, the inputs that each starts from, and what has to hold for whatever a reader accepts.
+
+A ``Subject`` reads one input. It may raise ``InputError``, and nothing else. What it accepts has to be encoded, written
+in every dialect and format, and read again by the dialect or format that wrote it; ``use`` does all of that.
+Subjects are found, not listed: a new dialect or transcript is fuzzed without a change here.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from types import ModuleType
+from typing import Any, Final
+
+import msgspec
+
+import dragoman
+from dragoman import codec, dialects, entries, envelope, formats, letters, transcripts, value
+from dragoman.adapter import RequestContext
+from dragoman.dialects.parts.framing import aws_frame, sse_frame
+from dragoman.errors import InputError
+from dragoman.event import StreamError, StreamEvent, fold, unfold
+from dragoman.exchange import Fault, Reply, Request
+from dragoman.handoff import projected
+from dragoman.message import Message, MessageStatus
+from dragoman.window import fit
+from tests import recorded
+from tests.fuzz import seeds
+from tests.fuzz.mutation import cut
+
+Read = Callable[[Any, random.Random], None]
+_CONTEXT: Final = RequestContext(
+    session_id="sess_1", message_id="01KE0000000000000000000009", created_at=datetime(2026, 1, 1, tzinfo=UTC)
+)
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """A reader and its seeds. ``spell`` makes what is fed to the reader of a mutated seed."""
+
+    name: str
+    seeds: Callable[[], tuple[Any, ...]]
+    read: Read
+    spell: Callable[[Any, random.Random], Any]
+
+
+def subjects() -> tuple[Subject, ...]:
+    """Everything that reads what a stranger wrote."""
+    return tuple(_subjects())
+
+
+def _subjects() -> Iterator[Subject]:
+    for name in dialects.names():
+        module = dialects.load(name)
+        for part, read in (("request", _request), ("reply", _reply), ("error", _error)):
+            yield Subject(f"{name} {part}", _wires(name, part), functools.partial(read, module), as_value_or_text)
+        spell = functools.partial(as_stream, name)
+        yield Subject(f"{name} stream", _wires(name, "stream"), functools.partial(_stream, module), spell)
+    for name, module in transcripts.FORMATS.items():
+        found = functools.partial(seeds.conversations, name)
+        yield Subject(name, found, functools.partial(_transcript, module), as_value_or_text)
+    yield Subject("entries", seeds.entries, _entries, as_value)
+    yield Subject("envelopes", seeds.envelopes, _envelopes, as_value)
+    yield Subject("letter", seeds.letters, _letter, as_value_or_text)
+    yield Subject("canonical", seeds.canonical, _canonical, as_text)
+    yield Subject("any format", _of_every_format, _any_format, as_text)
+
+
+def _wires(name: str, part: str) -> Callable[[], tuple[Any, ...]]:
+    return functools.partial(seeds.wires, name, part)
+
+
+def _of_every_format() -> tuple[Any, ...]:
+    found = [wire for name in dialects.names() for wire in seeds.wires(name, "request")[:12]]
+    found += [wire for name in transcripts.FORMATS for wire in seeds.conversations(name)[:8]]
+    return (*found, *seeds.entries()[:8], *seeds.envelopes()[:8], *([wire] for wire in seeds.canonical()[:8]))
+
+
+# --- spelling --------------------------------------------------------------------------------------------------------
+
+
+def as_value(wire: Any, _chance: random.Random) -> Any:
+    """The value itself."""
+    return wire
+
+
+def as_text(wire: Any, chance: random.Random) -> bytes:
+    """The value as JSON, or as what is nearly JSON; sometimes with a part of its bytes missing."""
+    data = json.dumps(wire, ensure_ascii=chance.random() < 0.7).encode("utf-8", "surrogatepass")
+    return cut(data, chance) if chance.random() < 0.1 else data
+
+
+def as_value_or_text(wire: Any, chance: random.Random) -> Any:
+    """Either."""
+    return wire if chance.random() < 0.5 else as_text(wire, chance)
+
+
+def as_stream(dialect: str, frames: Any, chance: random.Random) -> bytes:
+    """The bytes of a stream whose frames are a list of [event name, object]; whatever is no such pair is a comment."""
+    made = [_framed(dialect, frame) for frame in (frames if isinstance(frames, list) else [frames])]
+    data = b"".join(made)
+    return cut(data, chance) if chance.random() < 0.1 else data
+
+
+def _framed(dialect: str, frame: Any) -> bytes:
+    event, wire = frame if isinstance(frame, list) and len(frame) == 2 else (None, frame)
+    name = event if isinstance(event, str) and event.isprintable() and len(event) < 200 else None
+    is_word = isinstance(wire, str) and wire.startswith("[")
+    text = wire.encode("utf-8", "replace") if is_word else json.dumps(wire).encode()
+    match seeds.FRAMING.get(dialect, "sse"):
+        case "ndjson":
+            return text + b"\n"
+        case "aws-eventstream":
+            return aws_frame(msgspec.Raw(text), name or "")
+        case _:
+            return sse_frame(msgspec.Raw(text), name)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def _inner(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A reader without its last line of defence, which would hide what is to be found."""
+    return getattr(read, "unguarded", read)
+
+
+def _request(module: ModuleType, wire: Any, chance: random.Random) -> None:
+    use_request(_inner(module.read_request)(wire), chance)
+
+
+def _reply(module: ModuleType, wire: Any, chance: random.Random) -> None:
+    use_reply(module, _inner(module.read_reply)(wire), chance)
+
+
+def _error(module: ModuleType, wire: Any, chance: random.Random) -> None:
+    fault: Fault = module.read_error(400, {}, wire)
+    use_fault(fault, chance)
+
+
+def _stream(module: ModuleType, data: bytes, chance: random.Random) -> None:
+    reader = module.stream_reader()
+    events: list[StreamEvent] = []
+    for start in range(0, len(data), 4096):
+        reader.read(data[start : start + 4096], events)  # what ``feed`` guards
+    reader.finish(events)
+    for event in events:
+        value.encode(event)
+        if isinstance(event, StreamError):
+            use_fault(event.fault, chance)
+    writer = module.stream_writer()
+    again = b"".join([*(writer.feed(event) for event in events), writer.close()])
+    reader = module.stream_reader()
+    fold([*reader.feed(again), *reader.close()])
+    use_reply(module, fold(events), chance)
+
+
+def _transcript(module: ModuleType, wire: Any, chance: random.Random) -> None:
+    module.looks_like(wire)
+    use_messages(module.read_messages(wire, session_id="sess_1", created_at=seeds.NOON), chance)
+
+
+def _entries(wire: Any, chance: random.Random) -> None:
+    if not isinstance(wire, list):
+        wire = [wire]
+    for entry in wire:
+        entries.problems(entry)
+    made = entries.messages_from_entries(wire, session_id="sess_1")
+    use_messages(made, chance)
+    shown = [*entries.for_orchestrator(wire), *entries.for_manager(wire), *entries.for_worker(wire)]
+    entries.is_complete(shown)
+    entries.merged(wire, shown)
+    use_messages(entries.history_from_entries(wire, session_id="sess_1").messages, chance)
+
+
+def _envelopes(wire: Any, chance: random.Random) -> None:
+    made = envelope.messages_from_envelopes(wire)
+    envelope.to_provider_messages(wire)
+    use_messages(made, chance)
+
+
+def _letter(wire: Any, _chance: random.Random) -> None:
+    if isinstance(wire, bytes):
+        letters.hints_from(wire)
+        letter = letters.read_letter(wire)
+    else:
+        letter = letters.letter_from(wire)
+    data = letters.write_letter(letter)
+    assert letters.write_letter(letters.read_letter(data)) == data
+    letters.warnings_of(letter)
+    letters.letter_id(letter)
+    letters.sensitive_ids(letter)
+    letters.masked(letter)
+
+
+def _canonical(data: bytes, chance: random.Random) -> None:
+    use_messages((codec.decode(data),), chance)
+
+
+def _any_format(data: bytes, chance: random.Random) -> None:
+    piece = formats.Piece(1, data)
+    for name in formats.readable():
+        try:
+            request = formats.read(name, [piece], "sess_1", by_message=False)
+        except InputError:
+            continue
+        use_messages(request.messages, chance, is_thorough=False)
+    wire = dragoman.jsontext.read_json(data, dragoman.jsontext.OWN)
+    formats.detect([wire])
+
+
+# --- what is accepted can be used ------------------------------------------------------------------------------------
+
+
+def use_request(request: Request, chance: random.Random) -> None:
+    """Encode a request, write it in every dialect, and read it again."""
+    value.encode(request)
+    hash(request)
+    for module in _some_dialects(chance):
+        module.read_request(_encoded(module.write_request(request).wire))
+    use_messages(request.messages, chance)
+
+
+def use_reply(module: ModuleType, reply: Reply, chance: random.Random) -> None:
+    """Encode a reply, write it in every dialect, whole and streamed, and store it as a message."""
+    value.encode(reply)
+    for other in (module, *_some_dialects(chance)):
+        other.read_reply(_encoded(other.write_reply(reply).wire))
+        writer = other.stream_writer()
+        streamed = b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()])
+        reader = other.stream_reader()
+        fold([*reader.feed(streamed), *reader.close()])
+    speaking = recorded.adapter(module.NAME)
+    for status in (None, MessageStatus.PARTIAL, MessageStatus.CANCELLED):
+        said = speaking.message_from(reply, _CONTEXT, status)
+        use_messages((seeds.question(), said), chance, is_thorough=status is None)
+
+
+def use_fault(fault: Fault, chance: random.Random) -> None:
+    """Encode a fault, and tell it in every dialect."""
+    value.encode(fault)
+    for module in _some_dialects(chance):
+        module.read_error(500, {}, _encoded(module.write_error(fault).wire))
+
+
+def use_messages(messages: Iterable[Message], chance: random.Random, *, is_thorough: bool = True) -> None:
+    """Encode and decode messages, check and repair them, and write them in every format."""
+    messages = tuple(messages)
+    for message in messages:
+        data = codec.encode(message)
+        again = codec.decode(data)
+        assert codec.encode(again) == data
+        codec.message_hash(message)
+    dragoman.check(messages)
+    repaired = dragoman.repair(messages).messages
+    assert not dragoman.check(repaired)
+    if not is_thorough:
+        return
+    request = Request(model=None, messages=messages)
+    for name in chance.sample(formats.writable(), 3):
+        if name not in dialects.names():
+            critical = any(message.metadata.critical for message in messages)
+            try:
+                formats.write(name, request)
+            except InputError:
+                if not critical:
+                    raise
+    for module in _some_dialects(chance):
+        speaking = recorded.adapter(module.NAME)
+        seen = projected(repaired, speaking.model.capabilities)
+        fitted = fit(seen, 100_000, dragoman.adapter.estimated_tokens).messages
+        _encoded(speaking.to_wire(fitted, ()).wire)
+
+
+def _some_dialects(chance: random.Random) -> list[ModuleType]:
+    """Two of them: all would take most of the time, and over many inputs each has its turn."""
+    return [dialects.load(name) for name in chance.sample(dialects.names(), 2)]
+
+
+def _encoded(wire: Any) -> bytes:
+    """The bytes that are sent. Python's own encoder refuses what msgspec would write as null."""
+    json.dumps(wire, allow_nan=False).encode()
+    return msgspec.json.encode(wire)
