@@ -12,9 +12,9 @@ import os
 import pytest
 
 from tests.fuzz.run import run
+from tests.fuzz.seeds import COUNT
 from tests.fuzz.subjects import Subject, subjects
 
-COUNT = int(os.environ.get("DRAGOMAN_FUZZ_COUNT", "40"))
 SEED = int(os.environ.get("DRAGOMAN_FUZZ_SEED", "1"))
 
 
