@@ -281,13 +281,29 @@ def test_a_score_beyond_its_range_is_an_inconsistent_result(score: float) -> Non
         assert refused.value.problems[0].startswith("$.payload.score: expected a number from 0 to 1")
 
 
-def test_durations_that_do_not_agree_are_a_warning_and_no_more() -> None:
-    letter = letter_from(with_field("evaluated", "payload.metrics.duration_ms", 99999))
-    assert [(warning.code, warning.where) for warning in warnings_of(letter)] == [
-        ("metrics_mismatch", "$.payload.duration_sec")
-    ]
-    assert warnings_of(letter_from(EXAMPLES["evaluated"])) == []
-    assert warnings_of(letter_from(with_field("evaluated", "payload.metrics.duration_ms", 12340.4))) == []
+@pytest.mark.parametrize("milliseconds", [99999, 12340 * 1.02, 12.34, 0])
+def test_durations_that_contradict_each_other_are_an_inconsistent_result(milliseconds: float) -> None:
+    letter = with_field("evaluated", "payload.metrics.duration_ms", milliseconds)
+    for make in (lambda: read_letter(json.dumps(letter)), lambda: letter_from(letter)):
+        with pytest.raises(LetterError) as refused:
+            make()
+        assert refused.value.code == "inconsistent_result"
+        assert refused.value.problems == (
+            f"$.payload.duration_sec: expected the {milliseconds} ms of $.payload.metrics.duration_ms, got 12.34 s",
+        )
+
+
+@pytest.mark.parametrize(("seconds", "milliseconds"), [(12.34, 12340.4), (12.34, 12330), (12.34, 12400), (0, 9)])
+def test_durations_that_differ_by_rounding_agree(seconds: float, milliseconds: float) -> None:
+    letter = with_field("evaluated", "payload.metrics.duration_ms", milliseconds)
+    letter["payload"]["duration_sec"] = seconds
+    assert warnings_of(letter_from(letter)) == []
+
+
+def test_a_letter_that_an_earlier_version_has_taken_is_still_read() -> None:
+    letter = with_field("evaluated", "payload.metrics.duration_ms", 99999)
+    taken = letters.read_stored_letter(json.dumps(letter))
+    assert json.loads(write_letter(taken)) == letter
 
 
 def test_an_input_is_asked_for_once() -> None:

@@ -181,7 +181,7 @@ SECRETS: dict[str, tuple[str, Any, bytes]] = {
     "number": ("number", 31415926535, b"31415926535"),
     "enum": ("enum", "the-hidden-option", b"the-hidden-option"),
     "file": ("file", "aGlkZGVuLWZpbGUtY29udGVudA==", b"aGlkZGVuLWZpbGUtY29udGVudA"),
-    "object": ("string", {"user": "root", "password": "hunter2hunter2"}, b"hunter2hunter2"),
+    "object": ("file", {"user": "root", "password": "hunter2hunter2"}, b"hunter2hunter2"),
     "default": ("string", "a-secret-by-default", b"a-secret-by-default"),
     "malformed": ("string", "a-secret-in-what-is-no-letter", b"a-secret-in-what-is-no-letter"),
 }
@@ -199,7 +199,7 @@ async def test_a_planted_secret_of_each_kind_is_found_nowhere(tmp_path: Path, ca
         session = await store.create_session()
         mail = Mail(store)
         wanted = [
-            {"id": name, "type": kind, "description": name, "sensitive": True}
+            {"id": name, "type": kind, "description": name, "sensitive": True, "required": name != "malformed"}
             | ({"default": value} if name == "default" else {})
             for name, (kind, value, _) in SECRETS.items()
         ]

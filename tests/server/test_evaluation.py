@@ -174,13 +174,11 @@ async def test_a_score_of_nan_in_a_letter_is_an_inconsistent_result(chat_server:
     assert await code_of(post(chat_server, data.replace(b"0.5", b"NaN")), 422) == "inconsistent_result"
 
 
-async def test_durations_that_do_not_agree_are_taken_with_a_warning(server: Serving) -> None:
+async def test_durations_that_contradict_each_other_are_refused(server: Serving) -> None:
     letter = {**EXAMPLES["evaluated"]}
     letter["payload"] = {**letter["payload"], "metrics": {"duration_ms": 99999}}
-    made = await told(post(server, letter), 201)
-    assert len(made["warnings"]) == 1
-    assert made["warnings"][0].endswith("[metrics_mismatch]")
-    assert made["evaluation"]["duration_sec"] == 12.34
+    assert await code_of(post(server, letter), 422) == "inconsistent_result"
+    assert await server.store.evaluations() == []
 
 
 async def test_what_one_team_recorded_is_not_there_for_another(server: Serving) -> None:

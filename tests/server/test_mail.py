@@ -191,9 +191,80 @@ async def test_what_is_no_letter_is_refused_kept_and_its_sender_is_told(
     assert await code_of(ops.post(f"/dead/{name}/resend"), 422) == code
 
 
-async def test_durations_that_do_not_agree_are_taken_with_a_warning(ops: Caller) -> None:
-    sent = await told(ops.post("", result(duration_sec=12.34, metrics={"duration_ms": 99999})), 201)
-    assert sent["warnings"][0].endswith("[metrics_mismatch]")
+async def test_durations_that_contradict_each_other_are_refused_by_their_place(ops: Caller) -> None:
+    letter = json.loads(result(duration_sec=12.34))
+    letter["payload"]["metrics"] = {"duration_ms": 99999}
+    async with ops.post("", letter) as answer:
+        assert answer.status == 422
+        said = (await answer.json())["error"]
+    assert said["code"] == "inconsistent_result"
+    assert "$.payload.duration_sec: expected the 99999 ms" in said["message"]
+
+
+async def test_a_letter_that_is_handed_out_again_counts_its_retries(ops: Caller) -> None:
+    await told(ops.post("", result(message_id="m1", retry_count=2)), 201)
+    await told(ops.post("", result("T-2", message_id="m2")), 201)
+    for attempt in range(1, 4):
+        held = {one["letter_id"]: one for one in await ops.receive("ARCH")}
+        assert held["m1"]["letter"]["retry_count"] == 2 + attempt - 1
+        assert held["m2"]["letter"].get("retry_count", 0) == attempt - 1
+        opened = await told(ops.post("/inbox/ARCH/m1/open", {"lease": held["m1"]["lease"]}))
+        assert opened["letter"]["retry_count"] == 2 + attempt - 1
+        for name, one in held.items():
+            await told(ops.post(f"/inbox/ARCH/{name}/nack", {"lease": one["lease"], "retry_after_s": 0}))
+    seen = {one["letter_id"]: one["letter"] for one in (await told(ops.get("/inbox/ARCH")))["letters"]}
+    assert (seen["m1"]["retry_count"], seen["m2"]["retry_count"]) == (4, 2)
+
+
+ASKED = [
+    {"id": "name", "type": "string", "description": "a text"},
+    {"id": "count", "type": "number", "description": "a number"},
+    {"id": "is_sure", "type": "boolean", "description": "yes or no"},
+    {"id": "way", "type": "enum", "options": ["left", 1, True], "description": "a choice"},
+    {"id": "api-key", "type": "string", "description": "a secret", "sensitive": True},
+    {"id": "colour", "type": "string", "description": "has a default", "default": "green"},
+    {"id": "file", "type": "file", "description": "may be left out", "required": False},
+]
+FITS = {"name": "x", "count": 1.5, "is_sure": False, "way": 1.0, "api-key": SECRET}
+
+
+@pytest.mark.parametrize("way", ["answer", "send"])
+async def test_an_answer_that_does_not_fit_what_was_asked_is_refused_with_every_problem(ops: Caller, way: str) -> None:
+    ends = {"sender_id": "CA", "recipient_id": "HUMAN", "task_id": "T-1", "timestamp": WHEN}
+    asked = needs_input_letter(**ends, requested_inputs=ASKED, message_id="ask-1")  # type: ignore[arg-type]
+    await told(ops.post("", write_letter(asked)), 201)
+    (held,) = await ops.receive("HUMAN")
+
+    def given(inputs: dict[str, Any]) -> Any:
+        if way == "answer":
+            return ops.post("/inbox/HUMAN/ask-1/answer", {"lease": held["lease"], "inputs": inputs})
+        ends = {"sender_id": "HUMAN", "recipient_id": "CA", "context": {"in_reply_to": "ask-1"}}
+        return ops.post("", result(inputs=inputs, **ends))
+
+    wrong = {"name": 5, "count": "5", "way": "right", "api-key": 471142, "colour": None, "file": [1], "SECRET": 1}
+    async with given(wrong) as answer:
+        assert answer.status == 422
+        said = (await answer.json())["error"]
+    assert said["code"] == "invalid_answer"
+    where = "$.payload.result.inputs"
+    for problem in (
+        f"{where}.name: expected a text, got a number",
+        f"{where}.count: expected a number, got a text",
+        f"{where}.is_sure: is missing; expected true or false",
+        f"{where}.way: expected one of the 3 options, got a text",
+        f"{where}['api-key']: expected a text, got a number",
+        f"{where}.colour: expected a text, got null",
+        f"{where}.file: expected a text or an object, got a list",
+        f"{where}: expected the ids that were asked for alone, got 1 other",
+    ):
+        assert problem in said["message"].split("; ") or problem in said["message"], problem
+    assert "471142" not in said["message"]
+    for almost in ({**FITS, "way": "Left"}, {**FITS, "way": False}, {**FITS, "count": True}, {**FITS, "is_sure": 0}):
+        assert await code_of(given(almost), 422) == "invalid_answer"
+    assert await ops.receive("CA") == []
+    await told(given(FITS), 201)
+    (answered,) = await ops.receive("CA")
+    assert answered["letter"]["payload"]["result"]["inputs"] == {**FITS, "way": 1.0, "api-key": "***"}
 
 
 async def test_the_path_of_an_artifact_is_data_like_any_other(ops: Caller) -> None:

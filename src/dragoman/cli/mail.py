@@ -241,7 +241,7 @@ def _told(standing: Standing) -> dict[str, Any]:
         "attempts": standing.attempts,
         "taken_at": posted.created_at,
         "ended_at": standing.ended_at,
-        "letter": msgspec.json.decode(write_letter(shown(posted))),
+        "letter": msgspec.json.decode(write_letter(shown(posted, standing.attempts))),
     }
 
 

@@ -1,6 +1,7 @@
 """Letters between agents: what they say, whether they are valid, and what they look like without their secrets.
 
     read_letter, write_letter, letter_from      bytes or JSON into a letter and back; LetterError says what is wrong
+    answer_problems                             whether an answer fits what was asked
     warnings_of                                 what is odd about a letter that is taken all the same
     letter_id                                   what a letter is known by
     task_result_letter, error_letter, …         letters, made by code
@@ -10,6 +11,7 @@
 Everything here is pure. How letters are delivered is ``dragoman.mail``.
 """
 
+from dragoman.letters.answers import answer_problems
 from dragoman.letters.builders import answer_letter, enveloped, error_letter, needs_input_letter, task_result_letter
 from dragoman.letters.naming import derived_id, letter_id
 from dragoman.letters.reading import (
@@ -19,6 +21,7 @@ from dragoman.letters.reading import (
     is_agent_name,
     letter_from,
     read_letter,
+    read_stored_letter,
     time_of,
     warnings_of,
     write_letter,
@@ -62,6 +65,7 @@ __all__ = [
     "TaskResult",
     "TaskResultLetter",
     "answer_letter",
+    "answer_problems",
     "derived_id",
     "enveloped",
     "error_letter",
@@ -76,6 +80,7 @@ __all__ = [
     "part",
     "published_schema",
     "read_letter",
+    "read_stored_letter",
     "reference_of",
     "sensitive_ids",
     "task_result_letter",

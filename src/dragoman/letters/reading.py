@@ -1,6 +1,7 @@
 """From bytes to a letter and back, strictly.
 
     read_letter(data) -> Letter     JsonError, or LetterError with every problem, its place and what was expected
+    read_stored_letter(data)        the same for what was taken before
     write_letter(letter) -> bytes   the canonical JSON: the fields in their order, what was not given left out
     reread(letter)                  both in one: a letter that was made, as it will be read, and its JSON
     warnings_of(letter)             what is odd about a letter that is taken all the same
@@ -48,7 +49,8 @@ from dragoman.value import UnknownFields, Value, check_plain, encode
 INVALID: Final = "invalid_letter"
 _DECODER: Final = msgspec.json.Decoder(AnyLetter)
 _MAJOR: Final = PROTOCOL_VERSION.partition(".")[0]
-_ROUNDING_MS: Final = 1.0  # seconds are often given with three digits
+_TOLERANCE_MS: Final = 10.0  # two durations of one task may differ by so much, or by this share if that is more:
+_TOLERANCE_SHARE: Final = 0.01  # seconds are rounded, and the two may be measured one after the other
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -67,6 +69,14 @@ class Problem(msgspec.Struct, frozen=True):
 
 def read_letter(data: bytes | str) -> Letter:
     """The letter that a JSON text says."""
+    letter = read_stored_letter(data)
+    if found := contradictions_of(letter):
+        raise refusal(found)
+    return letter
+
+
+def read_stored_letter(data: bytes | str) -> Letter:
+    """The same for a letter that was taken before: an earlier version has taken what contradicts itself."""
     try:
         letter: Letter = _DECODER.decode(data)
         # The same bytes again: no key was doubled and nothing was dropped, so it need not be looked for.
@@ -236,6 +246,21 @@ def problems_of(letter: Letter) -> list[Problem]:
     return problems
 
 
+def contradictions_of(letter: Letter) -> list[Problem]:
+    """What a new letter must not contradict: ``duration_sec`` and ``metrics.duration_ms`` are one duration."""
+    payload = letter.payload
+    if not isinstance(payload, TaskResult) or payload.metrics is UNSET:
+        return []
+    seconds, milliseconds = payload.duration_sec, payload.metrics.duration_ms
+    if seconds is UNSET or milliseconds is UNSET:
+        return []
+    tolerance = max(_TOLERANCE_MS, _TOLERANCE_SHARE * max(seconds * 1000, milliseconds))
+    if abs(seconds * 1000 - milliseconds) <= tolerance:
+        return []
+    what = f"expected the {milliseconds} ms of $.payload.metrics.duration_ms, got {seconds} s"
+    return [Problem("$.payload.duration_sec", what, code="inconsistent_result")]
+
+
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)")
 
 
@@ -287,7 +312,7 @@ def write_letter(letter: Letter) -> bytes:
     try:
         _DECODER.decode(data)
     except msgspec.ValidationError:
-        read_letter(data)  # which says what is wrong, or knows it to be something new
+        read_stored_letter(data)  # which says what is wrong, or knows it to be something new
     if found := problems_of(letter):
         raise refusal(found)
     return data
@@ -341,19 +366,8 @@ def _look_into(part: Any, where: str, problems: list[Problem]) -> None:
 
 
 def warnings_of(letter: Letter) -> list[Problem]:
-    """What is odd about a letter that is taken all the same: codes metrics_mismatch, unknown_field."""
-    return [*_mismatched(letter.payload), *_not_known(letter, "$")]
-
-
-def _mismatched(payload: Any) -> Iterator[Problem]:
-    if not isinstance(payload, TaskResult) or payload.metrics is UNSET:
-        return
-    seconds, milliseconds = payload.duration_sec, payload.metrics.duration_ms
-    if seconds is UNSET or milliseconds is UNSET:
-        return
-    if abs(seconds * 1000 - milliseconds) > _ROUNDING_MS:
-        what = f"{seconds} s is not the {milliseconds} ms of $.payload.metrics.duration_ms"
-        yield Problem("$.payload.duration_sec", what, "metrics_mismatch")
+    """What is odd about a letter that is taken all the same: code unknown_field."""
+    return list(_not_known(letter, "$"))
 
 
 def _not_known(value: Value, where: str) -> Iterator[Problem]:

@@ -5,8 +5,8 @@
 
 The top-level ``type`` chooses the payload. Fields that are not declared are allowed everywhere, as readers of version 1
 have to let later minor versions add some. The one rule: a letter that the schema takes is one that ``read_letter``
-takes, but for what no schema can say: that a time exists on the calendar, that no input is asked for twice, and that a
-count is not written as 1.0.
+takes, but for what no schema can say: that a time exists on the calendar, that no input is asked for twice, that two
+durations agree, and that a count is not written as 1.0.
 """
 
 from __future__ import annotations

@@ -206,7 +206,8 @@ def _average(numbers: Sequence[float]) -> float | None:
 
 
 def _mean(numbers: Sequence[float]) -> float:
-    return round(math.fsum(numbers) / len(numbers), 6)
+    whole = math.fsum(number / len(numbers) for number in numbers)  # of parts, so that no sum is too large for a float
+    return round(whole, 6)
 
 
 def grouped(judged: Iterable[AnyJudged], by: str) -> dict[str, list[AnyJudged]]:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from dragoman.letters.reading import read_letter
+from dragoman.letters.reading import read_stored_letter
 from dragoman.letters.types import (
     Artifact,
     ErrorReport,
@@ -133,7 +133,7 @@ def _without_repetitions(letter: Letter, secrets: Mapping[str, Any]) -> Letter:
     for name in ("payload", "context"):
         if name in plain:
             plain[name] = _replaced(plain[name], pattern)
-    return read_letter(msgspec.json.encode(plain))
+    return read_stored_letter(msgspec.json.encode(plain))
 
 
 def _words_in(value: Any) -> list[str]:

@@ -12,7 +12,7 @@ is what the published schema takes, and a test compares the two.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -193,6 +193,10 @@ class Letter(Value, frozen=True, kw_only=True, tag_field="type"):
     def retries(self) -> int:
         """How often it was tried again; 0 where it does not say."""
         return self.retry_count or 0
+
+    def after(self, attempts: int) -> Self:
+        """The letter as it is handed out for the how-manieth time: ``retry_count`` has the retries that there were."""
+        return self.replace(retry_count=self.retries + attempts - 1) if attempts > 1 else self
 
     @property
     def message_id(self) -> str | None:

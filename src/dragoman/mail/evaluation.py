@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeGuard
 
 import msgspec
@@ -115,6 +116,8 @@ async def record_result(
         raise LetterError(("$.payload.result.inputs: it answers a request, and says nothing about the task",))
     said = letter.payload
     taken = None if said.metrics is UNSET or said.metrics.duration_ms is UNSET else float(said.metrics.duration_ms)
+    if said.duration_sec is not UNSET:
+        taken = said.duration_sec * 1000.0
     plan = letter.context.get("plan_id") if letter.context else None
     record = functools.partial(
         _recorded,
@@ -128,7 +131,7 @@ async def record_result(
         plan_id=plan if isinstance(plan, str) and plan else None,
         score=None if said.score is UNSET else float(said.score),
         success=said.status == "success",
-        duration_ms=taken if said.duration_sec is UNSET else said.duration_sec * 1000,
+        duration_ms=taken if taken is not None and math.isfinite(taken) else None,
         notes=None if said.notes is UNSET else said.notes,
     )
     key = f"letter\0{letter.recipient_id}\0{letter_id(letter)}"

@@ -35,9 +35,11 @@ from dragoman.letters import (
     NeedsInputLetter,
     TaskResultLetter,
     answer_letter,
+    answer_problems,
     hints_from,
     letter_from,
     read_letter,
+    read_stored_letter,
     sensitive_ids,
 )
 from dragoman.letters.kept import DeadLetter, Handed, MailboxCounts, Outcome, Posted, Receipt
@@ -98,8 +100,8 @@ class Delivery:
 
     @functools.cached_property
     def letter(self) -> Letter:
-        """The letter, as people may see it."""
-        return shown(self.handed.posted)
+        """The letter, as people may see it. Its ``retry_count`` counts the times that it was handed out before."""
+        return shown(self.handed.posted, self.attempts)
 
     @property
     def letter_id(self) -> str:
@@ -303,7 +305,10 @@ class Mail:
     async def answer(
         self, delivery: Delivery, inputs: Mapping[str, Any], *, output: str = "Input given", **links: str | None
     ) -> Receipt:
-        """Answer a request for input: the answer goes back to whoever asked, and there is one answer to a request."""
+        """Answer a request for input: the answer goes back to whoever asked, and there is one answer to a request.
+
+        ``LetterError`` (``invalid_answer``) with every problem if it does not fit what was asked.
+        """
         if not isinstance(delivery.letter, NeedsInputLetter):
             raise LetterError(("type: only a needs_input letter is answered",))
         request = delivery.letter
@@ -328,7 +333,10 @@ class Mail:
             raise LetterError(
                 (f"recipient_id: the letter that it answers was {found.sender_id}'s, and it goes to whoever asked",)
             )
-        return sensitive_ids(read_letter(found.text.encode()))
+        request = read_stored_letter(found.text.encode())
+        if letter.is_answer and isinstance(request, NeedsInputLetter):
+            _refuse_if_not_asked(request, letter)
+        return sensitive_ids(request)
 
     async def _refuse_if_too_large(self, posted: Posted, transport: Transport) -> None:
         if (size := len(packed(posted))) <= transport.most_bytes:
@@ -381,7 +389,13 @@ class Mail:
         await self.store.mail.check_held(delivery.handed)
         posted = delivery.handed.posted
         sealed = await self.store.mail.sealed(posted)
-        return opened(msgspec.structs.replace(posted, sealed=sealed), self.sealing)
+        letter = opened(msgspec.structs.replace(posted, sealed=sealed), self.sealing)
+        return letter.after(delivery.attempts or await self._attempts(posted))
+
+    async def _attempts(self, posted: Posted) -> int:
+        """How often a letter was handed out."""
+        found = await self.letters(recipient_id=posted.recipient_id, letter_id=posted.letter_id, limit=1)
+        return found[0].attempts if found else 0
 
     async def ack(self, delivery: Delivery, effect: Effect | None = None) -> Acked:
         """A letter is done. Its effect, an operation of the store or a function that gives one, happens with it.
@@ -537,6 +551,13 @@ class Mail:
 
     def _resealed(self, key_id: str, box: bytes, *about: str) -> tuple[str, bytes]:
         return self.sealing.seal_bytes(self.sealing.open_bytes(key_id, box, *about), *about)
+
+
+def _refuse_if_not_asked(request: NeedsInputLetter, answer: TaskResultLetter) -> None:
+    """``LetterError`` with every problem of an answer that does not fit what was asked."""
+    said = answer.payload
+    if found := answer_problems(request.payload, said.result.inputs or {}, is_complete=said.status == "success"):
+        raise LetterError(tuple(map(str, found)), code="invalid_answer")
 
 
 def _checked(letter: Letter | Mapping[str, Any] | bytes | str) -> tuple[Letter, bytes]:

@@ -43,7 +43,7 @@ from dragoman.errors import (
     StoreUnusableError,
     TransportError,
 )
-from dragoman.letters import is_agent_name, read_letter
+from dragoman.letters import is_agent_name, read_stored_letter
 from dragoman.letters.kept import Posted
 from dragoman.mail.broker_access import BrokerAccess, is_this_machine
 from dragoman.mail.mail import OUTBOX
@@ -555,7 +555,7 @@ def _letter_in(data: bytes, recipient_id: str, team_id: str) -> Posted:
         raise FormatError("what a transport has brought is no letter") from None
     if (posted.recipient_id, posted.team_id) != (recipient_id, team_id):
         raise LetterError(("it is for another mailbox or team than its subject",), code="wrong_mailbox")
-    letter = read_letter(posted.text.encode())
+    letter = read_stored_letter(posted.text.encode())
     said = (letter.recipient_id, letter.sender_id, letter.task_id, letter.type, letter.message_id or posted.letter_id)
     if said != (posted.recipient_id, posted.sender_id, posted.task_id, posted.type, posted.letter_id):
         raise FormatError("what a transport has brought contradicts itself")

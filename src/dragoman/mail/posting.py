@@ -16,7 +16,16 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.letters import Letter, TaskResultLetter, derived_id, joined, masked, part, read_letter, write_letter
+from dragoman.letters import (
+    Letter,
+    TaskResultLetter,
+    derived_id,
+    joined,
+    masked,
+    part,
+    read_stored_letter,
+    write_letter,
+)
 from dragoman.letters.kept import Posted, SealedValue
 from dragoman.letters.sensitive import REFERENCE
 from dragoman.mail.sealing import Sealing
@@ -88,9 +97,9 @@ def _care(_: object) -> None:
 _SORTED: Final = msgspec.json.Encoder(order="sorted", enc_hook=_care)
 
 
-def shown(posted: Posted) -> Letter:
-    """A letter as people may see it."""
-    letter = read_letter(posted.text.encode())
+def shown(posted: Posted, attempts: int = 0) -> Letter:
+    """A letter as people may see it, handed out so many times."""
+    letter = read_stored_letter(posted.text.encode()).after(attempts)
     return masked(letter, ()) if REFERENCE in posted.text else letter
 
 
@@ -100,7 +109,7 @@ def opened(posted: Posted, sealing: Sealing) -> Letter:
     secrets: dict[str, Any] = {
         value.input_id: sealing.open(value.key_id, value.box, *where, value.input_id) for value in posted.sealed
     }
-    return joined(read_letter(posted.text.encode()), secrets)
+    return joined(read_stored_letter(posted.text.encode()), secrets)
 
 
 def packed(posted: Posted) -> bytes:

@@ -179,7 +179,7 @@ def _held(delivery: Delivery) -> Held:
         lease=delivery.lease,
         until=delivery.until,
         attempts=delivery.attempts,
-        letter=plain_letter(delivery.handed.posted),
+        letter=plain_letter(delivery.handed.posted, delivery.attempts),
     )
 
 

@@ -86,13 +86,13 @@ def letter_told(standing: Standing) -> LetterTold:
         waits_for=standing.waits_for,
         session_id=posted.session_id,
         turn_id=posted.turn_id,
-        letter=plain_letter(posted),
+        letter=plain_letter(posted, standing.attempts),
     )
 
 
-def plain_letter(posted: Posted) -> dict[str, Any]:
-    """A letter as JSON, with its secrets masked."""
-    plain: dict[str, Any] = msgspec.json.decode(write_letter(shown(posted)))
+def plain_letter(posted: Posted, attempts: int) -> dict[str, Any]:
+    """A letter as JSON, with its secrets masked and the retries of so many attempts counted."""
+    plain: dict[str, Any] = msgspec.json.decode(write_letter(shown(posted, attempts)))
     return plain
 
 

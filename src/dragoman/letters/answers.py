@@ -1,0 +1,92 @@
+"""Whether an answer fits what was asked: each value against its requested input.
+
+    answer_problems(request, inputs)      every problem with its path; none if the answer fits
+
+A value has the type of its input and is one of its ``options``, if there are any. An input that is required and has no
+default must be there; what was not asked for must not. Invariant: no problem quotes a value, which may be a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from msgspec import UNSET
+
+from dragoman.letters.reading import Problem
+from dragoman.letters.types import InputRequest, RequestedInput
+
+INVALID_ANSWER: Final = "invalid_answer"
+_WHERE: Final = "$.payload.result.inputs"
+_EXPECTED: Final = {
+    "string": "a text",
+    "number": "a number",
+    "boolean": "true or false",
+    "enum": "a text, a number, true or false",
+    "file": "a text or an object",
+}
+
+
+def answer_problems(
+    request: InputRequest, inputs: Mapping[str, Any], *, where: str = _WHERE, is_complete: bool = True
+) -> list[Problem]:
+    """What is wrong with an answer; an answer that is not complete may leave required inputs out."""
+    return list(_problems(request, inputs, where, is_complete))
+
+
+def _problems(request: InputRequest, inputs: Mapping[str, Any], where: str, is_complete: bool) -> Iterator[Problem]:
+    for wanted in request.requested_inputs:
+        place = f"{where}.{wanted.id}" if wanted.id.isidentifier() else f"{where}[{wanted.id[:100]!r}]"
+        if wanted.id in inputs:
+            if not _fits(wanted, inputs[wanted.id]):
+                what = f"expected {_expected(wanted)}, got {_kind_of(inputs[wanted.id])}"
+                yield Problem(place, what, INVALID_ANSWER)
+        elif is_complete and wanted.is_required and wanted.default is UNSET:
+            yield Problem(place, f"is missing; expected {_expected(wanted)}", INVALID_ANSWER)
+    asked = {wanted.id for wanted in request.requested_inputs}
+    if others := len(inputs.keys() - asked):
+        what = f"expected the ids that were asked for alone, got {others} other{'s' if others > 1 else ''}"
+        yield Problem(where, what, INVALID_ANSWER)
+
+
+def _fits(wanted: RequestedInput, value: Any) -> bool:
+    if wanted.options:
+        return any(_is_same(option, value) for option in wanted.options)
+    match wanted.type:
+        case "string":
+            return isinstance(value, str)
+        case "number":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "boolean":
+            return isinstance(value, bool)
+        case "enum":
+            return isinstance(value, str | int | float)
+        case "file":
+            return isinstance(value, str | dict)
+
+
+def _is_same(option: Any, value: Any) -> bool:
+    """Whether two values are the same in JSON, where 1 is 1.0 and true is not 1."""
+    return isinstance(option, bool) == isinstance(value, bool) and bool(option == value)
+
+
+def _expected(wanted: RequestedInput) -> str:
+    if wanted.options:
+        return f"one of the {len(wanted.options)} options" if len(wanted.options) > 1 else "the only option"
+    return _EXPECTED[wanted.type]
+
+
+def _kind_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a text" if value else "an empty text"
+        case list() | tuple():
+            return "a list"
+        case _:
+            return "an object"
