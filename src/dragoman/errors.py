@@ -184,8 +184,8 @@ class EnvelopeError(InputError):
 
 class LetterError(InputError):
     """Codes: invalid_letter, unknown_letter_type, unsupported_protocol_version, inconsistent_result,
-    invalid_answer, sender_mismatch, letter_too_large; and of what a broker has brought: unsigned_letter, unknown_mail_key,
-    forged_letter, wrong_mailbox, stale_letter.
+    invalid_answer, sender_mismatch, letter_too_large; and of what a broker has brought: unsigned_letter,
+    unknown_mail_key, forged_letter, wrong_mailbox, stale_letter.
 
     ``problems`` lists every one found, each beginning with its JSON path.
     """
