@@ -16,8 +16,8 @@ import pytest
 from dragoman.bus import Bus
 from dragoman.bus.trace import TraceWriter
 from dragoman.cli.tour import example_conversation
-from dragoman.message import Message, Usage
-from dragoman.store import Evaluation, Store
+from dragoman.message import UNPRICED, Message, Usage
+from dragoman.store import Evaluation, Store, writing
 from tests.bus.test_otel import play
 from tests.store.talk import answered, said
 from tests.test_cli import COMMAND
@@ -141,6 +141,86 @@ def test_reprice_keeps_the_new_amounts_beside_the_old_ones(file: Path, prices: P
     (first, *_) = document("show", "sess_1", store=file)["messages"][1:]
     assert first["message"]["metadata"]["usage"]["cost_usd"] == "3"
     assert "nothing was repriced under 'x'" in failed(run("cost", "--prices-version", "x", store=file), "invalid_input")
+
+
+@pytest.fixture
+def unpriced(tmp_path: Path) -> Path:
+    """A store with an answer that has a price, and one that has none."""
+    path = tmp_path / "unpriced.db"
+    odd = {"model": "odd:model", "provider": "odd", "user_id": "ada"}
+    none = usage("0").replace(cost_usd=None, pricing_version=UNPRICED)
+
+    async def fill(store: Store) -> None:
+        await store.create_session("sess_1", user_id="ada")
+        priced = answered("Done", **SONNET, usage=usage("3"), user_id="ada")
+        await store.append("sess_1", [at(1, said("x")), at(1, priced), at(2, answered("y", **odd, usage=none))])
+
+    kept(path, fill)
+    return path
+
+
+def test_what_has_no_price_is_shown_apart_and_never_as_zero_dollars(unpriced: Path) -> None:
+    shown = run("cost", "--by", "model", store=unpriced).stdout
+    assert "$3.00 for 2 replies" in shown
+    assert "without 1 reply that has no price" in shown
+    assert "$0.00" not in shown
+    assert ["odd:model", "1", "1,000,000", "0", "0", "unpriced"] in [line.split() for line in shown.splitlines()]
+    assert "$3.00 + 1 unpriced" in run("stats", store=unpriced).stdout
+    found = document("cost", store=unpriced)
+    assert (found["total_usd"], found["unpriced"]) == ("3", 1)
+    page = run("show", "sess_1", store=unpriced).stdout
+    assert "tokens · unpriced" in page
+    assert "$0.00" not in page
+
+
+def test_reprice_prices_what_had_no_price_once_there_is_one(unpriced: Path, tmp_path: Path) -> None:
+    rates = {"input_per_mtok_usd": "2", "output_per_mtok_usd": "2"}
+    file = tmp_path / "odd.json"
+    file.write_text(json.dumps({"pricing_version": "odd", "models": {"odd:model": rates}}), "utf-8")
+    done = run("reprice", "--prices", file, "--keep", store=unpriced)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 reply had no price" in done.stdout
+    (version,) = kept(unpriced, lambda store: store.pricing_versions())
+    found = document("cost", "--prices-version", version, "--model", "odd:model", store=unpriced)
+    assert (found["total_usd"], found["unpriced"]) == ("2", 0)
+
+
+def test_an_operator_repairs_a_poisoned_row_after_which_everything_adds_up(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forged = usage("-1000000").replace(input_tokens=2**63 - 1)
+
+    async def poison(store: Store) -> None:
+        for _ in range(2):  # whose sum does not fit into 64 bits
+            await store.append("sess_2", at(3, answered("z", **SONNET, usage=forged, user_id="ada")))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "check_usage", lambda message: None)
+        kept(file, poison)
+    for command in ("cost", "stats"):
+        done = run(command, "--user", "ada", store=file)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "$4.50" in done.stdout
+    seen = run("verify", store=file)
+    assert seen.returncode == 1
+    assert "sess_2, message 3  its usage is impossible (input_tokens: 9223372036854775807" in seen.stdout
+    planned = run("repair-usage", store=file).stdout
+    assert "nothing was written; --write repairs 2 usages" in planned
+    assert "counted for ada" in planned
+    done = run("repair-usage", "--write", store=file)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 usages repaired" in done.stdout
+    assert run("verify", store=file).stdout.startswith("sound")
+    assert run("repair-usage", store=file).stdout == "every usage is possible\n"
+    events = run("trace", "system", "--type", "usage.repaired", "--json", store=file).stdout
+    assert events.count("9223372036854775807") >= 2
+
+
+def test_one_usage_is_taken_away_by_name(file: Path) -> None:
+    found = document("repair-usage", "sess_2", "--message", "2", "--write", store=file)
+    assert [one["before"]["cost_usd"] for one in found["repaired"]] == ["0.25"]
+    assert document("cost", "--user", "grace", store=file)["total_usd"] == "0"
+    failed(run("repair-usage", "--message", "2", store=file), "invalid_input")
 
 
 def test_reprice_can_be_narrowed(file: Path, prices: Path) -> None:

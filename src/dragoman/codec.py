@@ -19,7 +19,7 @@ import msgspec
 from dragoman import value
 from dragoman.errors import FormatError, InputError, NewerVersionError
 from dragoman.jsontext import OWN, read_json, utf8
-from dragoman.message import Message
+from dragoman.message import Message, Usage
 from dragoman.versions import FORMAT, Format
 
 # Looked up once: what follows is on the way of every message.
@@ -45,12 +45,17 @@ def decode(data: bytes | str, schema: Format = FORMAT) -> Message:
             encode(message) == data
             and message.schema_version == schema.current
             and message.created_at.tzinfo is UTC
-            and (usage is None or (usage.cost_usd.is_finite() and usage.provider_cost_usd is None))
+            and (usage is None or _is_plainly_finite(usage))
         ):
             return message
     except value.NOT_SO_FAST:
         pass
     return _decode_carefully(utf8(data) if isinstance(data, str) else data, schema)
+
+
+def _is_plainly_finite(usage: Usage) -> bool:
+    """Whether its amounts are numbers, and it has only its own."""
+    return usage.provider_cost_usd is None and (usage.cost_usd is None or usage.cost_usd.is_finite())
 
 
 def content_hash(message: Message) -> str:

@@ -17,13 +17,13 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Container, Iterable
-from decimal import Decimal
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from dragoman.ids import derived_ulid
 from dragoman.message import (
+    NOT_RECORDED,
     ContentBlock,
     InvalidToolUseBlock,
     Message,
@@ -493,14 +493,11 @@ def _with_assistant_metadata(message: Message, mending: _Mending) -> Message:
         provider=provider,
         routing=metadata.routing or RoutingDecisionRecord(RoutingMode.DEFAULT, model, NOT_RECORDED),
         usage=metadata.usage
-        or Usage(input_tokens=0, output_tokens=0, cost_usd=Decimal(0), pricing_version=NOT_RECORDED, latency_ms=0),
+        or Usage(input_tokens=0, output_tokens=0, cost_usd=None, pricing_version=NOT_RECORDED, latency_ms=0),
     )
     for rule in dict.fromkeys(breach.rule for breach in missing):
         mending.note(rule, message.id, f"filled in as {NOT_RECORDED!r}")
     return message.replace(metadata=filled)
-
-
-NOT_RECORDED: Final = "not-recorded"  # a model, a reason or a price version that nobody wrote down
 
 
 def _is_partial(message: Message) -> bool:

@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
@@ -50,6 +50,15 @@ class Role(OpenEnum):
 
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+
+# What one message can have consumed and cost at most. Larger figures are errors or forgeries: no reader of a provider's
+# answer passes them on, and no store accepts them. A message that was stored before this bound existed stays readable.
+MOST_TOKENS: Final = 10**12
+MOST_USD: Final = Decimal(10**9)
+_MOST_DECIMALS: Final = 100
+
+NOT_RECORDED: Final = "not-recorded"  # a model, a reason or a price version that nobody wrote down
+UNPRICED: Final = "unpriced"  # the pricing version of a call for which no price was known
 
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
@@ -293,7 +302,7 @@ class TokenUsage(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
     output_audio_tokens: Count = 0  # the part of output_tokens that was audio
     server_tool_calls: dict[str, Count] | None = None  # calls of tools that the provider ran, by name
     service_tier: str | None = None  # the tier that was really served, where told
-    estimated: bool = False  # the provider sent no usage: the counts are our own estimate
+    estimated: bool = False  # the provider sent no usage, or an impossible one: the counts are our own estimate
     provider_cost_usd: Decimal | None = None  # what the provider said it cost: for comparison, never used
     unknown_fields: Unknown = UNSET
 
@@ -309,8 +318,8 @@ class TokenUsage(Value, metaclass=MadeByHand, frozen=True, kw_only=True):
 class Usage(TokenUsage, frozen=True, kw_only=True):
     """What a message consumed, and what that cost."""
 
-    cost_usd: Decimal  # computed from our price table, never the provider's figure
-    pricing_version: str  # which price table that was
+    cost_usd: Decimal | None  # computed from our price table, never the provider's figure; null if no price was known
+    pricing_version: str  # which price table that was; "unpriced" if none had a price
     latency_ms: Count  # from the request to the last byte
 
     def check_made(self) -> None:
@@ -320,8 +329,52 @@ class Usage(TokenUsage, frozen=True, kw_only=True):
 
     def is_finite(self) -> bool:
         """Whether its amounts are numbers: a Decimal may also be NaN or infinite."""
-        said = self.provider_cost_usd
-        return self.cost_usd.is_finite() and (said is None or said.is_finite())
+        return all(amount is None or amount.is_finite() for amount in (self.cost_usd, self.provider_cost_usd))
+
+    @property
+    def amount_usd(self) -> Decimal | None:
+        """What it cost; none if no price was known. Earlier versions wrote such a cost as 0."""
+        return None if self.pricing_version in (UNPRICED, NOT_RECORDED) else self.cost_usd
+
+    @property
+    def state(self) -> Literal["priced", "unpriced"]:
+        """Whether its cost is known."""
+        return "unpriced" if self.amount_usd is None else "priced"
+
+
+def usage_problems(usage: TokenUsage) -> dict[str, str]:
+    """What is impossible about a usage: fields, and what is wrong with them; empty if it is possible."""
+    found = {}
+    for name in usage.__struct_fields__:
+        figure = getattr(usage, name)
+        if type(figure) is int and not 0 <= figure <= MOST_TOKENS:
+            found[name] = f"{name}: {_short(figure)} is not between 0 and {MOST_TOKENS}"
+        elif isinstance(figure, Decimal) and not is_possible_cost(figure):
+            found[name] = f"{name}: {_short(figure)} is not an amount between 0 and {MOST_USD}"
+    for name, calls in (usage.server_tool_calls or {}).items():
+        if not 0 <= calls <= MOST_TOKENS:
+            found["server_tool_calls"] = f"server_tool_calls.{name}: {_short(calls)} is not between 0 and {MOST_TOKENS}"
+    return found
+
+
+AnyUsage = TypeVar("AnyUsage", bound=TokenUsage)
+
+
+def without_figures(usage: AnyUsage, names: Iterable[str]) -> AnyUsage:
+    """The usage without these figures: counts are 0, and what may be unknown is."""
+    return usage.replace(**{name: 0 if name.endswith(("_tokens", "_ms")) else None for name in names})
+
+
+def is_possible_cost(amount: Decimal) -> bool:
+    """Whether a message can have cost so much: a finite amount from 0 to MOST_USD, with at most 100 decimals."""
+    exponent = amount.as_tuple().exponent
+    return isinstance(exponent, int) and exponent >= -_MOST_DECIMALS and 0 <= amount <= MOST_USD
+
+
+def _short(figure: int | Decimal) -> str:
+    if isinstance(figure, Decimal):
+        return f"{figure:.3e}" if figure.is_finite() else str(figure)
+    return str(figure) if figure.bit_length() <= 128 else "a number of too many digits"
 
 
 class Attachment(Value, frozen=True):

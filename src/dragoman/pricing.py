@@ -30,7 +30,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from dragoman.errors import FormatError, UnknownPriceError
-from dragoman.message import TokenUsage, Usage
+from dragoman.message import MOST_USD, TokenUsage, Usage, is_possible_cost
 from dragoman.value import Value
 
 MILLION: Final = Decimal(1_000_000)
@@ -167,8 +167,12 @@ def receipt(table: PriceTable, model: str, usage: TokenUsage, at: datetime) -> R
 
 
 def priced(table: PriceTable, model: str, usage: TokenUsage, at: datetime, latency_ms: int) -> Usage:
-    """The usage with its price, as a message carries it."""
+    """The usage with its price, as a message carries it. A cost that is not possible is a ``FormatError``."""
     made = receipt(table, model, usage, at)
+    if not is_possible_cost(made.total_usd):
+        raise FormatError(
+            f"a cost of ${made.total_usd:.3e} is not between 0 and ${MOST_USD}", where=f"usage of {model}"
+        )
     counts = {name: getattr(usage, name) for name in TokenUsage.__struct_fields__}
     return Usage(**counts, cost_usd=made.total_usd, pricing_version=made.pricing_version, latency_ms=latency_ms)
 

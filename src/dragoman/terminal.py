@@ -49,10 +49,19 @@ def size(number: int) -> str:
     return f"{number} B" if unit == 0 else f"{amount:.1f} {_UNITS[unit]}"
 
 
-def dollars(amount: Decimal) -> str:
-    """An amount for people: to a millionth, without zeros at its end, cents at the least."""
+def dollars(amount: Decimal | None) -> str:
+    """An amount for people: to a millionth, no zeros at its end, cents at the least; "unpriced" if it is unknown."""
+    if amount is None:
+        return "unpriced"
     whole, _, part = f"{amount:,.6f}".partition(".")
     return f"${whole}.{part.rstrip('0').ljust(2, '0')}"
+
+
+def spent(cost_usd: Decimal, unpriced: int, calls: int) -> str:
+    """A sum for people: what the calls with a price cost, and how many of them have none."""
+    if not unpriced:
+        return dollars(cost_usd)
+    return "unpriced" if unpriced >= calls else f"{dollars(cost_usd)} + {unpriced:,} unpriced"
 
 
 def moment(when: datetime) -> str:

@@ -30,6 +30,7 @@ from dragoman.message import (
     TokenUsage,
     ToolResultBlock,
     ToolUseBlock,
+    usage_problems,
 )
 from tests.test_codec import NOW
 
@@ -381,6 +382,27 @@ def test_an_edit_shows(dialect: ModuleType) -> None:
     wire = dialect.write_request(read.replace(messages=tuple(edited))).wire
     assert "Summarize these." not in str(wire)
     assert "Changed." in str(wire)
+
+
+@pytest.mark.parametrize("count", [10**12 + 1, 2**63, 10**30])
+def test_an_impossible_count_is_dropped_and_the_answer_is_kept(
+    dialect: ModuleType, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    usage = TokenUsage(input_tokens=8, output_tokens=count)
+    said = (TextBlock("I'll read it."),)
+    reply = Reply(content=said, stop_reason=StopReason.END_TURN, usage=usage, model="some-model")
+    wire = dialect.write_reply(reply).wire
+    whole = dialect.read_reply(wire)
+    writer, reader = dialect.stream_writer(), dialect.stream_reader()
+    data = b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()])
+    streamed = fold([*reader.feed(data), *reader.close()])
+    for again in (whole, streamed):
+        assert (again.fault, [block.text for block in again.content]) == (None, ["I'll read it."])
+        assert again.usage is not None
+        assert not usage_problems(again.usage)
+        assert (again.usage.input_tokens, again.usage.output_tokens, again.usage.estimated) == (8, 0, True)
+    assert "output_tokens" in caplog.text
+    assert dialect.write_reply(whole).wire == wire
 
 
 def test_a_reply_survives_whole_and_streamed(dialect: ModuleType) -> None:

@@ -23,6 +23,7 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from dragoman.pricing import prices_from
 from dragoman.store.rows import time_from
 from tests.server.conftest import Serving, serving
 from tests.server.runs.conftest import post, run_input
@@ -205,7 +206,35 @@ async def test_a_receipt_has_a_line_for_each_bucket_where_the_prices_are_known(c
     found = await told(chat_server.client.get(f"{API}/threads/t/cost"))
     (one,) = found["receipts"]
     assert one["usage"]["output_tokens"] > 0
+    assert (one["costUsd"], one["state"], one["lines"]) == (None, "unpriced", [])
+    assert (found["totalUsd"], found["unpriced"]) == ("0", 1)
+    prices = {"input_per_mtok_usd": "3", "output_per_mtok_usd": "15"}
+    table = {"pricing_version": "by-hand", "models": {"fake-anthropic:model": prices}}
+    chat_server.agent.prices = prices_from(table)
+    chat_server.fake.say("hello again")
+    await post(chat_server, run_input("hi again", threadId="t", runId="r2"))
+    found = await told(chat_server.client.get(f"{API}/threads/t/cost"))
+    one = found["receipts"][1]
+    assert (found["totalUsd"], found["unpriced"], one["state"]) == (one["costUsd"], 1, "priced")
     assert sum((Decimal(line["amount_usd"]) for line in one["lines"]), Decimal(0)) == Decimal(one["costUsd"])
+
+
+async def test_an_unpriced_answer_is_told_as_one_wherever_its_cost_is(chat_server: Serving) -> None:
+    chat_server.fake.say("hello")
+    events = await post(chat_server, run_input("hi", threadId="t", runId="r"))
+    ended = next(event for event in events if event["type"] == "RUN_FINISHED")
+    summary = str(ended)
+    assert "'cost_usd': None" in summary
+    assert "'state': 'unpriced'" in summary
+    step = next(event for event in reversed(events) if event["type"] == "STEP_FINISHED")
+    assert "'cost_usd': None" in str(step)
+    found = await told(chat_server.client.get(f"{API}/cost"))
+    sums = [(one["costUsd"], one["unpriced"]) for one in (*found["byDay"], *found["byModel"])]
+    assert (found["totalUsd"], found["unpriced"], sums) == ("0", 1, [("0", 1), ("0", 1)])
+    history = await told(chat_server.client.get(f"{API}/history?thread_id=t"))
+    assert "'state': 'unpriced'" in str(history)
+    measured = await told(chat_server.client.get("/metrics"))
+    assert measured["cost"]["unpriced"] == {"fake-anthropic:model": 1}
 
 
 async def test_the_caller_is_told_what_they_alone_consumed(tmp_path: Path) -> None:

@@ -92,6 +92,8 @@ def _take_back(connection: apsw.Connection) -> None:
     for name in ("listed_at", "is_behind"):
         connection.execute(f"ALTER TABLE sessions DROP COLUMN {name}")
     connection.execute("ALTER TABLE leases DROP COLUMN length_us")
+    for table in ("usage", "past_usage"):
+        connection.execute(f"ALTER TABLE {table} DROP COLUMN unpriced")
     connection.pragma("user_version", 1)
 
 

@@ -14,11 +14,10 @@ import pytest
 
 from dragoman import settings
 from dragoman.client import Retries
-from dragoman.message import Usage
+from dragoman.message import UNPRICED, Usage
 from dragoman.pricing import prices_from
 from dragoman.store import open_store
 from dragoman.turn import Agent
-from dragoman.turn.agent import UNPRICED
 from tests.servers.faulty import Faulty, answer
 
 PRICES = prices_from(
@@ -136,9 +135,35 @@ async def test_a_turn_costs_what_was_computed_by_hand(
     assert spent == total == Decimal(dollars)
 
 
-async def test_a_model_without_a_price_costs_nothing_and_says_so(tmp_path: Path) -> None:
+async def test_a_model_without_a_price_is_unpriced_and_not_free(tmp_path: Path) -> None:
     usage, spent, total = await charged("odd", gpt(prompt_tokens=1, completion_tokens=1, total_tokens=2), tmp_path)
-    assert (usage.pricing_version, spent, total) == (UNPRICED, 0, 0)
+    assert (usage.cost_usd, usage.pricing_version, usage.state) == (None, UNPRICED, "unpriced")
+    assert (spent, total) == (None, 0)
+
+
+@pytest.mark.parametrize("count", [2**63 - 1, 2**63, 10**30, 10**12 + 1])
+async def test_an_impossible_count_of_a_provider_is_estimated_and_the_answer_is_kept(
+    count: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for provider, body in (
+        ("claude", claude(input_tokens=count, output_tokens=7)),
+        ("gpt", gpt(prompt_tokens=3, completion_tokens=count, total_tokens=count)),
+    ):
+        folder = tmp_path / provider
+        folder.mkdir()
+        usage, spent, total = await charged(provider, body, folder)
+        assert usage.estimated
+        assert 0 < usage.input_tokens < 1_000
+        assert 0 < usage.output_tokens < 1_000
+        assert spent == total == usage.cost_usd
+        assert "impossible usage" in caplog.text
+        caplog.clear()
+
+
+async def test_counts_that_contradict_each_other_leave_a_turn_unpriced_and_whole(tmp_path: Path) -> None:
+    body = claude(input_tokens=1, output_tokens=2, output_tokens_details={"thinking_tokens": 5})
+    usage, _, _ = await charged("claude", body, tmp_path)
+    assert (usage.output_tokens, usage.cost_usd, usage.state) == (2, None, "unpriced")
 
 
 async def test_an_answer_without_usage_is_estimated_and_says_so(tmp_path: Path) -> None:

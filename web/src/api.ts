@@ -138,11 +138,13 @@ export interface Total {
   cachedInputTokens: number;
   cacheCreationInputTokens: number;
   outputTokens: number;
-  costUsd: string;
+  costUsd: string; // of the answers that have a price
+  unpriced: number; // answers for which no price was known
 }
 
 export interface Cost {
-  totalUsd: string;
+  totalUsd: string; // of the answers that have a price
+  unpriced: number; // answers for which no price was known
   byDay: Total[];
   byModel: Total[];
 }
@@ -151,7 +153,7 @@ export function cost(): Promise<Cost> {
   return json("/cost");
 }
 
-export function threadCost(thread: string): Promise<{ totalUsd: string; byModel: Total[] }> {
+export function threadCost(thread: string): Promise<{ totalUsd: string; unpriced: number; byModel: Total[] }> {
   return json(`/threads/${id(thread)}/cost${query({ limit: 1 })}`);
 }
 

@@ -6,7 +6,7 @@ import { Composer } from "./composer.tsx";
 import type { Conversation } from "./conversation.ts";
 import { Welcome } from "./welcome.tsx";
 import { tryNow } from "./following.ts";
-import { dollars, modelName } from "./format.ts";
+import { modelName } from "./format.ts";
 import { Icon, IconButton } from "./icons.tsx";
 import { Messages } from "./messages.tsx";
 import { chosenModel } from "./models.tsx";
@@ -70,10 +70,10 @@ function firstWords(view: View): string {
 }
 
 function Spent({ view }: { view: View }) {
-  if (view.spentUsd === null || !view.items.length) return null;
+  if (view.spent === null || !view.items.length) return null;
   return (
     <button type="button" class="quiet spent" onClick={() => shelf.dialog.set({ kind: "cost" })} title="What this conversation cost">
-      {dollars(view.spentUsd)}
+      {view.spent}
     </button>
   );
 }

@@ -5,6 +5,7 @@
 import * as api from "./api.ts";
 import { Cell } from "./cell.ts";
 import { follow, type Follower } from "./following.ts";
+import { spent } from "./format.ts";
 import { ulid } from "./ids.ts";
 import { apply } from "./reducer.ts";
 import { firstSeq, lastSeq, withAllStored, withRows } from "./rows.ts";
@@ -80,7 +81,9 @@ export class Conversation {
 
   async #loadCost(): Promise<void> {
     const cost = await api.threadCost(this.id).catch(() => null);
-    this.view.change((view) => ({ ...view, spentUsd: cost === null ? view.spentUsd : Number(cost.totalUsd) }));
+    if (cost === null) return;
+    const answers = cost.byModel.reduce((sum, one) => sum + one.messages, 0);
+    this.view.change((view) => ({ ...view, spent: spent(cost.totalUsd, cost.unpriced, answers) }));
   }
 
   // --- runs ----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import * as api from "./api.ts";
 import { useCell } from "./cell.ts";
-import { count, dollars, modelName } from "./format.ts";
+import { count, dollars, modelName, plural, spent } from "./format.ts";
 import { Modal } from "./modal.tsx";
 import { IconButton } from "./icons.tsx";
 import { DAY_S, series } from "./series.ts";
@@ -28,6 +28,9 @@ export function Costs() {
               <p class="figure">
                 {dollars(Number(cost.totalUsd))} <span class="muted">in all, by our own price table; days are in UTC</span>
               </p>
+              {cost.unpriced > 0 && (
+                <p class="hint">Without {plural(cost.unpriced, "answer")} of models that no price is known for: what they cost is not in the sum.</p>
+              )}
               <Plot days={cost.byDay} />
               <ModelTable models={cost.byModel} />
             </>
@@ -70,7 +73,7 @@ function ModelTable({ models }: { models: api.Total[] }) {
               <td align="right">{count(one.messages)}</td>
               <td align="right">{count(one.inputTokens + one.cachedInputTokens + one.cacheCreationInputTokens)}</td>
               <td align="right">{count(one.outputTokens)}</td>
-              <td align="right">{dollars(Number(one.costUsd))}</td>
+              <td align="right">{spent(one.costUsd, one.unpriced, one.messages)}</td>
             </tr>
           ))}
         </tbody>
@@ -109,6 +112,6 @@ function Plot({ days }: { days: api.Total[] }) {
     resize.observe(box);
     return () => (resize.disconnect(), plot.destroy());
   }, [days, chosen]);
-  const told = days.map((one) => `${one.group}: ${dollars(Number(one.costUsd))}`).join(", ");
+  const told = days.map((one) => `${one.group}: ${spent(one.costUsd, one.unpriced, one.messages)}`).join(", ");
   return <div class="plot" ref={place} role="img" aria-label={`Costs by day. ${told}`} />;
 }

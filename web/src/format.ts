@@ -18,6 +18,12 @@ export function dollars(amount: number): string {
   return `$${amount.toFixed(digits)}`;
 }
 
+// What a group of answers cost: those without a price are named apart, and never count as nothing.
+export function spent(costUsd: string, unpriced: number, answers: number): string {
+  if (!unpriced) return dollars(Number(costUsd));
+  return unpriced >= answers ? "unpriced" : `${dollars(Number(costUsd))} + ${count(unpriced)} unpriced`;
+}
+
 export function duration(ms: number): string {
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;

@@ -3,12 +3,12 @@ import { count, dollars, duration, moment } from "./format.ts";
 import type { Receipt } from "./view.ts";
 
 export function ReceiptLine({ receipt, at }: { receipt: Receipt; at: string | null }) {
-  const { input, cached, output, reasoning, usd, latencyMs } = receipt;
+  const { input, cached, output, reasoning, usd, isUnpriced, latencyMs } = receipt;
   const facts = [
     `${count(input)} → ${count(output)} tokens`,
     cached ? `${count(cached)} cached` : "",
     reasoning ? `${count(reasoning)} thinking` : "",
-    usd === null ? "" : dollars(usd),
+    isUnpriced ? "unpriced" : usd === null ? "" : dollars(usd),
     !latencyMs ? "" : duration(latencyMs),
   ];
   return (

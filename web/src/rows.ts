@@ -163,13 +163,14 @@ function dataUrl({ source, media_type: mime }: Block): string | null {
 
 export function receiptOf(usage: Usage): Receipt {
   const cached = usage.cached_input_tokens ?? 0;
-  const usd = usage.cost_usd === undefined ? null : Number(usage.cost_usd);
+  const usd = usage.cost_usd === undefined || usage.cost_usd === null ? null : Number(usage.cost_usd);
   return {
     input: (usage.input_tokens ?? 0) + cached + (usage.cache_creation_input_tokens ?? 0),
     cached,
     output: usage.output_tokens ?? 0,
     reasoning: usage.reasoning_tokens ?? 0,
     usd: usd !== null && Number.isFinite(usd) ? usd : null,
+    isUnpriced: usage.cost_usd === null || usage.state === "unpriced",
     latencyMs: usage.latency_ms ?? null,
   };
 }

@@ -51,6 +51,7 @@ export interface Receipt {
   output: number;
   reasoning: number;
   usd: number | null;
+  isUnpriced: boolean; // no price was known
   latencyMs: number | null;
 }
 
@@ -115,7 +116,7 @@ export interface View {
   interrupts: Interrupt[];
   problem: Problem | null;
   lastEvent: number; // the number of the last event that was applied
-  spentUsd: number | null; // in this conversation; what a fork shares was spent elsewhere
+  spent: string | null; // in this conversation, in words; what a fork shares was spent elsewhere
 }
 
 export function emptyView(threadId: string, isLoading = false): View {
@@ -128,7 +129,7 @@ export function emptyView(threadId: string, isLoading = false): View {
     interrupts: [],
     problem: null,
     lastEvent: 0,
-    spentUsd: null,
+    spent: null,
   };
 }
 

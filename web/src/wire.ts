@@ -42,7 +42,8 @@ export interface Usage {
   cached_input_tokens?: number;
   cache_creation_input_tokens?: number;
   reasoning_tokens?: number;
-  cost_usd?: string | number;
+  cost_usd?: string | number | null; // null if no price was known
+  state?: "priced" | "unpriced";
   latency_ms?: number;
 }
 

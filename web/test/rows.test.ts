@@ -80,5 +80,7 @@ test("a message goes by the name that its client gave it", () => {
 
 test("the prompt of a receipt has its caches in it", () => {
   const receipt = receiptOf({ input_tokens: 10, cached_input_tokens: 90, cache_creation_input_tokens: 5, output_tokens: 7, cost_usd: "0.000092", latency_ms: 8 });
-  assert.deepEqual(receipt, { input: 105, cached: 90, output: 7, reasoning: 0, usd: 0.000092, latencyMs: 8 });
+  assert.deepEqual(receipt, { input: 105, cached: 90, output: 7, reasoning: 0, usd: 0.000092, isUnpriced: false, latencyMs: 8 });
+  const unpriced = receiptOf({ input_tokens: 1, output_tokens: 2, cost_usd: null, state: "unpriced" });
+  assert.deepEqual([unpriced.usd, unpriced.isUnpriced], [null, true]);
 });

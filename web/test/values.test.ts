@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { dollars, duration, era, modelName, prettyJson, shortTokens, withoutMarks } from "../src/format.ts";
+import { dollars, duration, era, modelName, prettyJson, shortTokens, spent, withoutMarks } from "../src/format.ts";
 import { highlight } from "../src/highlight.ts";
 import { ulid } from "../src/ids.ts";
 import { hashOf, routeFrom } from "../src/route.ts";
@@ -59,8 +59,12 @@ test("highlighting a long text takes time that grows with it", () => {
   assert.equal(highlight(long, "js").map((piece) => piece.text).join(""), long);
 });
 
+test("answers without a price are named apart and never count as nothing", () => {
+  assert.deepEqual([spent("0.5", 0, 2), spent("0.5", 1, 2), spent("0", 2, 2)], ["$0.50", "$0.50 + 1 unpriced", "unpriced"]);
+});
+
 test("days without a cost have a place and no bar", () => {
-  const total = { messages: 1, inputTokens: 1, cachedInputTokens: 0, cacheCreationInputTokens: 0, outputTokens: 1 };
+  const total = { messages: 1, inputTokens: 1, cachedInputTokens: 0, cacheCreationInputTokens: 0, outputTokens: 1, unpriced: 0 };
   const [times, amounts] = series([{ group: "2026-05-08", costUsd: "0.5", ...total }, { group: "2026-05-01", costUsd: "1", ...total }]);
   assert.equal(times.length, 8);
   assert.deepEqual([amounts[0], amounts[1], amounts[7]], [1, null, 0.5]);

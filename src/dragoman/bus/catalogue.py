@@ -107,7 +107,8 @@ class TurnCompleted(Payload, frozen=True, kw_only=True):
     tool_call_count: Count  # how often a tool was
     total_input_tokens: Count  # of every call, caches included
     total_output_tokens: Count  # of every call
-    total_cost_usd: Decimal  # of every call
+    total_cost_usd: Decimal | None  # of every call that has a price; null if none has
+    unpriced_calls: Count = 0  # calls for which no price was known
     wall_time_seconds: Seconds  # from its beginning to its end
     signals_extra: dict[str, Any] | None = None  # anything else that an application measures
     user_id: str | None = None  # whose it is, as a pseudonym
@@ -136,7 +137,8 @@ class TurnFailed(Payload, frozen=True, kw_only=True):
     error_message_redacted: str  # what happened, without secrets
     llm_call_count: Count = 0  # how often a model had been called
     tool_call_count: Count = 0  # how often a tool had been
-    total_cost_usd: Decimal = Decimal(0)  # what it cost until then
+    total_cost_usd: Decimal | None = Decimal(0)  # what it cost until then; null if no call has a price
+    unpriced_calls: Count = 0  # calls for which no price was known
     wall_time_seconds: Seconds = 0.0  # from its beginning to its end
 
 
@@ -168,8 +170,8 @@ class LlmCallCompleted(Payload, frozen=True, kw_only=True):
     output_tokens: Count  # everything generated
     cached_input_tokens: Count = 0  # read from a cache
     cache_creation_input_tokens: Count = 0  # written to a cache
-    cost_usd: Decimal  # from our price table
-    pricing_version: str  # which table
+    cost_usd: Decimal | None  # from our price table; null if it has no price
+    pricing_version: str  # which table; "unpriced" if it has no price
     latency_ms: Milliseconds  # from the request to the last byte
     stop_reason: StopReason  # why it ended
     produced_tool_calls: Count = 0  # calls in the answer
@@ -614,7 +616,8 @@ class DelegateCompleted(Payload, frozen=True, kw_only=True):
     worker_session_id: str  # the session of the other one
     tool_use_id: str | None = None  # the call that did it
     turn_count: Count = 1  # turns that it took
-    total_cost_usd: Decimal = Decimal(0)  # what they cost
+    total_cost_usd: Decimal | None = Decimal(0)  # what they cost; null if no call has a price
+    unpriced_calls: Count = 0  # calls for which no price was known
     latency_ms: Milliseconds  # from the task to the result
 
 
@@ -763,6 +766,23 @@ class BusGapDetected(Payload, frozen=True, kw_only=True):
     missed: Count  # how many
     first_event_id: str  # the first one that is missing
     last_event_id: str  # the last one
+
+
+class UsageRepaired(Payload, frozen=True, kw_only=True):
+    """An operator has put a stored usage right."""
+
+    event_type: ClassVar = "usage.repaired"
+    actor: ClassVar = Actor.USER
+    floor: ClassVar = _PSEUDONYMOUS
+    is_audit: ClassVar = True
+    repaired_session_id: str  # whose message it is; empty for what deleted sessions have left in the totals
+    seq: Count | None = None  # the place of the message
+    message_id: str | None = None  # its id
+    user_id: str | None = None  # who it was counted for
+    team_id: str | None = None  # whose team
+    reason: str  # what was wrong
+    before: dict[str, Any]  # the usage as it was
+    after: dict[str, Any]  # and as it is
 
 
 # --- the whole of it -------------------------------------------------------------------------------------------------

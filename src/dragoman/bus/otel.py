@@ -258,7 +258,8 @@ def _of_turn_end(said: TurnCompleted) -> Attributes:
         "gen_ai.response.finish_reasons": (said.stop_reason.value,),
         "gen_ai.usage.input_tokens": said.total_input_tokens,
         "gen_ai.usage.output_tokens": said.total_output_tokens,
-        "dragoman.cost_usd": _number(said.total_cost_usd),
+        "dragoman.cost_usd": None if said.total_cost_usd is None else _number(said.total_cost_usd),
+        "dragoman.unpriced_calls": said.unpriced_calls or None,
         "dragoman.llm_calls": said.llm_call_count,
         "dragoman.tool_calls": said.tool_call_count,
         "dragoman.user_id": said.user_id,
@@ -288,7 +289,7 @@ def _of_answer(said: LlmCallCompleted) -> Attributes:
         "gen_ai.usage.output_tokens": said.output_tokens,
         "gen_ai.usage.cache_read.input_tokens": said.cached_input_tokens or None,
         "gen_ai.usage.cache_creation.input_tokens": said.cache_creation_input_tokens or None,
-        "dragoman.cost_usd": _number(said.cost_usd),
+        "dragoman.cost_usd": None if said.cost_usd is None else _number(said.cost_usd),
         "dragoman.pricing_version": said.pricing_version,
         "dragoman.retries": said.retry_count or None,
     }

@@ -381,6 +381,20 @@ _command(
     codes="0: everything is sound. 1: something is damaged. 2: it could not be looked at.",
 )
 _command(
+    "repair-usage",
+    "care:repair_usage",
+    "Put right what messages say that they consumed, where that is impossible or was forged.\n\n"
+    "An impossible count becomes 0 and its cost unknown. With --message, the usage of that message is taken away"
+    " whatever it says, and is counted for the session's own user. Each repair is an event usage.repaired in the trace,"
+    " with what stood there before; such events are never swept.",
+    group=STORE,
+    examples="""
+        dragoman repair-usage
+        dragoman repair-usage --write
+        dragoman repair-usage 9HJ4KQ --message 7 --write
+    """,
+)
+_command(
     "delete",
     "care:delete",
     "Delete a session, with the files that only it names. Its forks keep their histories.\n\n"

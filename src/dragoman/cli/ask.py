@@ -181,7 +181,9 @@ class _Asking:
                     "messages": [msgspec.to_builtins(message) for message in self._said],
                     "input_tokens": ended.input_tokens,
                     "output_tokens": ended.output_tokens,
-                    "cost_usd": str(ended.cost_usd),
+                    "cost_usd": None if ended.cost_usd is None else str(ended.cost_usd),
+                    "state": ended.state,
+                    "unpriced_calls": ended.unpriced_calls,
                     "fault": None if ended.fault is None else msgspec.to_builtins(ended.fault),
                 }
             )

@@ -73,6 +73,60 @@ async def verify(
     return 0 if found.is_sound else 1
 
 
+# --- repair-usage ----------------------------------------------------------------------------------------------------
+
+
+async def repair_usage(
+    session: str | None = None,
+    /,
+    *,
+    message: int | None = None,
+    write: Annotated[
+        bool,
+        Parameter(
+            name="--write",
+            negative=(),
+            show_default=False,
+            help="Write the repair. Without it, nothing is written.",
+        ),
+    ] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Put right what messages say that they consumed, where that is impossible or was forged.
+
+    Parameters
+    ----------
+    session
+        Only this session.
+    message
+        Take the usage of this message away, whatever it says: its number in the session, as show has it.
+    """
+    async with opened(store) as kept:
+        only = (await session_named(kept, session)).id if session is not None else None
+        found = await kept.repair_usage(only, message, dry_run=not write)
+    if json:
+        print_json({"written": write, "repaired": found})
+        return
+    out = console()
+    if not found:
+        out.print("every usage is possible")
+        return
+    for one in found:
+        place = f"{one.session_id}, message {one.seq}" if one.session_id else "deleted sessions"
+        whose = f" (counted for {one.user_id}{f' of {one.team_id}' if one.team_id else ''})" if one.user_id else ""
+        out.print(Text(safe_line(f"{place}{whose}"), "bold"), soft_wrap=True)
+        out.print(Text(f"  {safe_line(one.what)}"), soft_wrap=True)
+        for name, before in one.before.items():
+            if before != one.after.get(name):
+                out.print(Text(f"  {name}: {safe_line(str(before))} → {one.after.get(name, 0)}", "dim"), soft_wrap=True)
+    count = counted(len(found), "usage")
+    if write:
+        out.print(f"{count} repaired; dragoman trace system --type usage.repaired says what stood there")
+    else:
+        out.print(f"nothing was written; --write repairs {count}", style="dim")
+
+
 # --- delete ----------------------------------------------------------------------------------------------------------
 
 

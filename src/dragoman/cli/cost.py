@@ -18,8 +18,8 @@ from dragoman import pricing
 from dragoman.cli.price import price_table
 from dragoman.cli.stats import bar, totals_table
 from dragoman.cli.store_option import JsonOption, Positive, StoreOption, opened, session_named
-from dragoman.cli.terminal import console, counted, dollars, print_json, safe_line
-from dragoman.errors import InputError, UnknownPriceError
+from dragoman.cli.terminal import console, counted, dollars, print_json, safe_line, spent
+from dragoman.errors import FormatError, InputError, UnknownPriceError
 from dragoman.store import Store, Totals
 from dragoman.store.values import PricedCall, TotalsBy
 
@@ -75,7 +75,8 @@ async def cost(
         groups = {group: await _totals(kept, group, prices_version, wanted) for group in dict.fromkeys((by, "day"))}
     if json:
         total = sum((one.cost_usd for one in groups["day"]), Decimal(0))
-        found = {"by": by, "total_usd": total, "totals": groups[by], "days": groups["day"]}
+        unpriced = sum(one.unpriced for one in groups["day"])
+        found = {"by": by, "total_usd": total, "unpriced": unpriced, "totals": groups[by], "days": groups["day"]}
         print_json({**found, "prices_version": prices_version})
         return
     out = console()
@@ -104,16 +105,21 @@ def _print_sum(out: Console, days: Sequence[Totals], version: str | None) -> Non
     total = sum((day.cost_usd for day in days), Decimal(0))
     tokens = sum(day.input_tokens + day.cached_input_tokens + day.cache_creation_input_tokens for day in days)
     said = sum(day.output_tokens for day in days)
-    line = Text(dollars(total), "bold green")
-    line.append(f" for {counted(sum(day.messages for day in days), 'reply', 'replies')}", "default")
+    replies, unpriced = sum(day.messages for day in days), sum(day.unpriced for day in days)
+    line = Text(dollars(total if unpriced < replies else None), "bold green")
+    line.append(f" for {counted(replies, 'reply', 'replies')}", "default")
     line.append(f" · {tokens:,} tokens in, {said:,} out", "dim")
     out.print(line)
+    if unpriced:
+        which = "that has" if unpriced == 1 else "which have"
+        line = Text(f"without {counted(unpriced, 'reply', 'replies')} {which} no price", "yellow")
+        out.print(line.append("; dragoman reprice can give them one", "dim"))
     if version is not None:
         out.print(Text(f"under the prices {safe_line(version)}", "dim"))
 
 
 def _plot(out: Console, found: Sequence[Totals], days: int) -> None:
-    """A bar for each day, those without anything included; of tokens where everything was free."""
+    """A bar for each day, those without anything included; of tokens where nothing has a price above 0."""
     shown = _every_day(found, min(days, _LONGEST))
     by_tokens = not any(one.cost_usd for _, one in shown if one is not None)
     amounts = [0.0 if one is None else _amount(one, by_tokens=by_tokens) for _, one in shown]
@@ -141,7 +147,9 @@ def _amount(one: Totals, *, by_tokens: bool) -> float:
 
 
 def _label(one: Totals, *, by_tokens: bool) -> str:
-    return counted(one.input_tokens + one.output_tokens, "token") if by_tokens else dollars(one.cost_usd)
+    if by_tokens:
+        return counted(one.input_tokens + one.output_tokens, "token")
+    return spent(one.cost_usd, one.unpriced, one.messages)
 
 
 # --- reprice ---------------------------------------------------------------------------------------------------------
@@ -154,7 +162,8 @@ class Difference(msgspec.Struct, kw_only=True):
     calls: int = 0
     was_usd: Decimal = Decimal(0)
     would_be_usd: Decimal = Decimal(0)
-    without_price: int = 0  # which stay as they were
+    was_unpriced: int = 0  # calls that had no price
+    without_price: int = 0  # which have none under these prices either, or none any more, and stay as they were
 
 
 KeepOption = Annotated[
@@ -232,14 +241,16 @@ async def reprice(
 def _repriced(table: pricing.PriceTable, call: PricedCall, into: Difference) -> Decimal | None:
     """What a call costs under a table; its model's difference is told."""
     into.calls += 1
-    into.was_usd += call.usage.cost_usd
+    was = call.usage.amount_usd
+    into.was_usd += was or 0
+    into.was_unpriced += was is None
     try:
         if call.model is None:
             raise UnknownPriceError("no model")
         made = pricing.receipt(table, call.model, call.usage, call.created_at).total_usd
-    except UnknownPriceError:
+    except (UnknownPriceError, FormatError):  # also counts that contradict each other
         into.without_price += 1
-        into.would_be_usd += call.usage.cost_usd
+        into.would_be_usd += was or 0
         return None
     into.would_be_usd += made
     return made
@@ -257,6 +268,8 @@ def _print_differences(out: Console, version: str, versions: Sequence[str], foun
     for column, total in zip(table.columns[1:], _cells(found), strict=True):
         column.footer = total
     out.print(table)
+    if before := sum(one.was_unpriced for one in found):
+        out.print(f"{counted(before, 'reply', 'replies')} had no price and cost nothing in the sum before", style="dim")
     if without := sum(one.without_price for one in found):
         out.print(
             f"{counted(without, 'reply', 'replies')} without a price under these stay as they were", style="yellow"

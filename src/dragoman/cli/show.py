@@ -13,7 +13,7 @@ from rich.text import Text
 
 import dragoman
 from dragoman.cli.store_option import JsonOption, NotNegative, Positive, StoreOption, opened, session_named
-from dragoman.cli.terminal import console, counted, dollars, moment, print_json, safe, safe_line, size
+from dragoman.cli.terminal import console, counted, dollars, moment, print_json, safe, safe_line, size, spent
 from dragoman.errors import InputError
 from dragoman.message import (
     AudioBlock,
@@ -94,7 +94,7 @@ async def _rows(store: Store, session: Session, tail: int | None, after: int, li
 
 async def _cost(store: Store, session: Session) -> str:
     totals = await store.totals("session", session=session.id)
-    return dollars(totals[0].cost_usd) if totals else ""
+    return spent(totals[0].cost_usd, totals[0].unpriced, totals[0].messages) if totals else ""
 
 
 class _Page:
@@ -193,7 +193,7 @@ def _heading(row: Row, *, is_another_day: bool) -> Text:
     about = [str(row.seq), metadata.model or "", when if is_another_day else when[11:]]
     if usage is not None:
         prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
-        about += [f"{prompt:,}→{usage.output_tokens:,} tokens", dollars(usage.cost_usd)]
+        about += [f"{prompt:,}→{usage.output_tokens:,} tokens", dollars(usage.amount_usd)]
     heading.append("".join(f" · {safe_line(one)}" for one in about if one), "dim")
     if metadata.status is not MessageStatus.COMPLETE:
         heading.append(f" · {metadata.status.value}", "bold red")

@@ -20,7 +20,7 @@ from dragoman.cli.store_option import (
     url_from,
     without_password,
 )
-from dragoman.cli.terminal import console, counted, dollars, print_json, safe_line, size
+from dragoman.cli.terminal import console, counted, print_json, safe_line, size, spent
 from dragoman.store import SizeReport, Totals
 from dragoman.store.values import TotalsBy
 
@@ -125,14 +125,18 @@ def _cells(totals: Sequence[Totals]) -> tuple[str, ...]:
         f"{fresh:,}",
         f"{sum(one.cached_input_tokens for one in totals):,}",
         f"{sum(one.output_tokens for one in totals):,}",
-        dollars(sum((one.cost_usd for one in totals), Decimal(0))),
+        spent(
+            sum((one.cost_usd for one in totals), Decimal(0)),
+            sum(one.unpriced for one in totals),
+            sum(one.messages for one in totals),
+        ),
     )
 
 
 def _plot(out: Console, days: Sequence[Totals]) -> None:
-    """A bar for each day: of what it cost, or of its tokens where everything was free."""
+    """A bar for each day: of what it cost, or of its tokens where nothing has a price above 0."""
     amounts = [float(day.cost_usd) for day in days]
-    labels = [dollars(day.cost_usd) for day in days]
+    labels = [spent(day.cost_usd, day.unpriced, day.messages) for day in days]
     if not any(amounts):
         amounts = [float(day.input_tokens + day.output_tokens) for day in days]
         labels = [counted(int(amount), "token") for amount in amounts]

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from rich.text import Text
 
 from dragoman.errors import InputError
-from dragoman.terminal import age, counted, dollars, in_utc, moment, safe, safe_line, same_length, size
+from dragoman.terminal import age, counted, dollars, in_utc, moment, safe, safe_line, same_length, size, spent
 
 __all__ = [
     "age",
@@ -36,6 +36,7 @@ __all__ = [
     "safe_line",
     "same_length",
     "size",
+    "spent",
     "waiting",
 ]
 

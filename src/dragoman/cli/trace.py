@@ -215,8 +215,8 @@ def _some(*texts: str) -> list[str]:
     return [text for text in texts if text]
 
 
-def _money(amount: str) -> str:
-    return dollars(Decimal(amount))
+def _money(amount: str | None) -> str:
+    return dollars(None if amount is None else Decimal(amount))
 
 
 def _time(seconds: float) -> str:

@@ -31,7 +31,8 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    cost_usd: Decimal = Decimal(0)
+    cost_usd: Decimal = Decimal(0)  # of the calls that have a price
+    unpriced: int = 0  # calls for which no price was known
 
 
 class LetterGraph(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,11 +96,13 @@ async def _rows_of(mail: Mail, session: Session, turn_id: str | None) -> list[Ro
 
 def _spend(rows: Sequence[Row]) -> Spend:
     used = [row.message.metadata.usage for row in rows if row.message.metadata.usage is not None]
+    costs = [usage.amount_usd for usage in used if usage.amount_usd is not None]
     return Spend(
         calls=len(used),
         input_tokens=sum(
             usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens for usage in used
         ),
         output_tokens=sum(usage.output_tokens for usage in used),
-        cost_usd=sum((usage.cost_usd for usage in used), Decimal(0)),
+        cost_usd=sum(costs, Decimal(0)),
+        unpriced=len(used) - len(costs),
     )

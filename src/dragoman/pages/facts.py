@@ -46,12 +46,19 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
         told = _CONTROLS.sub(_shown, " ".join((title or "").split()))
         count = f"{len(messages):,} message{'' if len(messages) == 1 else 's'}"
         models = dict.fromkeys(message.metadata.model for message in messages if message.metadata.model)
-        costs = [message.metadata.usage.cost_usd for message in messages if message.metadata.usage is not None]
+        amounts = [message.metadata.usage.amount_usd for message in messages if message.metadata.usage is not None]
         days = [moment(message.created_at)[:10] for message in messages if message.created_at != _UNKNOWN_TIME]
         facts = [session if told else "", count, ", ".join(models)]
         facts += [days[0] if len(set(days)) == 1 else f"{days[0]} to {days[-1]}"] if days else []
-        facts += [dollars(sum(costs, Decimal(0)))] if costs else []
+        facts += [_sum_of(amounts)] if amounts else []
         return cls(title=told or session or "Conversation", facts=tuple(plain(fact) for fact in facts if fact))
+
+
+def _sum_of(amounts: Sequence[Decimal | None]) -> str:
+    """What the answers with a price cost, and how many have none."""
+    known = [amount for amount in amounts if amount is not None]
+    unpriced = f"{len(amounts) - len(known):,} unpriced" if len(known) < len(amounts) else ""
+    return " + ".join(one for one in (dollars(sum(known, Decimal(0))) if known else "", unpriced) if one)
 
 
 def plain(text: str) -> str:
@@ -71,7 +78,7 @@ def facts_of(message: Message) -> list[str]:
     facts += [moment(message.created_at)] if message.created_at != _UNKNOWN_TIME else []
     if usage is not None:
         prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
-        facts += [f"{prompt:,} → {usage.output_tokens:,} tokens", dollars(usage.cost_usd)]
+        facts += [f"{prompt:,} → {usage.output_tokens:,} tokens", dollars(usage.amount_usd)]
     if metadata.status is not MessageStatus.COMPLETE:
         facts.append(metadata.status.value)
     return [plain(fact) for fact in facts if fact]
@@ -113,8 +120,10 @@ def size(number: float) -> str:
     return f"{number:.1f} {_UNITS[unit]}" if unit else f"{number:.0f} B"
 
 
-def dollars(amount: Decimal) -> str:
-    """An amount: to a millionth, without zeros at its end, cents at the least."""
+def dollars(amount: Decimal | None) -> str:
+    """An amount: to a millionth, without zeros at its end, cents at the least; "unpriced" if it is unknown."""
+    if amount is None:
+        return "unpriced"
     whole, _, part = f"{amount:,.6f}".partition(".")
     return f"${whole}.{part.rstrip('0').ljust(2, '0')}"
 

@@ -52,6 +52,7 @@ class CostMeasures(msgspec.Struct, frozen=True, kw_only=True):
 
     total_usd: Decimal
     by_model: dict[str, Decimal]
+    unpriced: dict[str, int]  # answers for which no price was known, by model: not in the sums
     input_tokens: int
     output_tokens: int
 
@@ -131,6 +132,7 @@ def _cost(spent: list[Totals]) -> CostMeasures:
     return CostMeasures(
         total_usd=sum((one.cost_usd for one in spent), Decimal(0)),
         by_model={one.group or "unknown": one.cost_usd for one in spent},
+        unpriced={one.group or "unknown": one.unpriced for one in spent if one.unpriced},
         input_tokens=sum(one.input_tokens for one in spent),
         output_tokens=sum(one.output_tokens for one in spent),
     )
@@ -191,6 +193,8 @@ class _Collector:
             is_there = made.delivery.broker == "connected"
             yield _gauge("broker_connected", "Whether a broker is there.", (), [((), is_there)])
         yield _gauge("cost_usd", "What conversations have cost.", ("model",), made.cost.by_model.items())
+        unpriced = "Answers for which no price was known: not in cost_usd."
+        yield _gauge("unpriced_answers", unpriced, ("model",), made.cost.unpriced.items())
 
     def describe(self) -> Iterable[Metric]:
         """Nothing beforehand: what there is depends on what there was."""

@@ -143,7 +143,7 @@ def _made_by(metadata: MessageMetadata) -> Iterator[tuple[str, Any]]:
 def usage_of(usage: Usage) -> dict[str, Any]:
     """What a message consumed, as JSON. Amounts are texts: a number would not be exact."""
     told: dict[str, Any] = msgspec.to_builtins(usage)
-    return told
+    return {**told, "cost_usd": told["cost_usd"] if usage.amount_usd is not None else None, "state": usage.state}
 
 
 def _blocks(row: Row, calls: Mapping[str, Call]) -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 
 from dragoman import formats, pages
 from dragoman.catalog import Model
-from dragoman.errors import UnknownPriceError
+from dragoman.errors import FormatError, UnknownPriceError
 from dragoman.exchange import Loss
 from dragoman.exchange import Request as Conversation
 from dragoman.handoff import BlockPlan, Policy, SwapPlan
@@ -308,7 +308,8 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     cache_creation_input_tokens: int
     output_tokens: int
     reasoning_tokens: int
-    cost_usd: str
+    cost_usd: str  # of the answers that have a price
+    unpriced: int  # answers for which no price was known: what they cost is not in the sum
 
 
 class ReceiptTold(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -316,7 +317,8 @@ class ReceiptTold(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     seq: int
     model: str | None
-    cost_usd: str
+    cost_usd: str | None  # null if no price was known
+    state: Literal["priced", "unpriced"]
     usage: dict[str, Any]
     lines: tuple[ReceiptLine, ...]  # none where the prices of then are not known any more
     timestamp: datetime
@@ -326,7 +328,8 @@ class ThreadCost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a thread has cost. What it shares with the thread that it was forked from was paid there."""
 
     thread_id: str
-    total_usd: str
+    total_usd: str  # of the answers that have a price
+    unpriced: int  # answers for which no price was known
     by_model: list[Sum]
     receipts: list[ReceiptTold]
     has_more: bool
@@ -336,7 +339,8 @@ class ThreadCost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Cost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What the caller has consumed, deleted threads included."""
 
-    total_usd: str
+    total_usd: str  # of the answers that have a price
+    unpriced: int  # answers for which no price was known
     by_day: list[Sum]
     by_model: list[Sum]
 
@@ -351,6 +355,7 @@ async def thread_cost(request: Request) -> Response:
     told = ThreadCost(
         thread_id=session.id,
         total_usd=_total(sums),
+        unpriced=sum(one.unpriced for one in sums),
         by_model=[_sum(one) for one in sums],
         receipts=[_receipt(doors, call) for call in calls],
         has_more=has_more,
@@ -372,13 +377,14 @@ def _receipt(doors: Doors, call: PricedCall) -> ReceiptTold:
     lines: tuple[ReceiptLine, ...] = ()
     try:
         made = receipt(doors.agent.prices, call.model or "", call.usage, call.created_at)
-        lines = made.lines if made.total_usd == call.usage.cost_usd else ()
-    except UnknownPriceError:
+        lines = made.lines if made.total_usd == call.usage.amount_usd else ()
+    except (UnknownPriceError, FormatError):
         pass
     return ReceiptTold(
         seq=call.seq,
         model=call.model,
-        cost_usd=f"{call.usage.cost_usd:f}",
+        cost_usd=None if call.usage.amount_usd is None else f"{call.usage.amount_usd:f}",
+        state=call.usage.state,
         usage=usage_of(call.usage),
         lines=lines,
         timestamp=call.created_at,
@@ -393,7 +399,10 @@ async def cost(request: Request) -> Response:
     by_day = await store.totals("day", owners=owners, since=first, until=last)
     by_model = await store.totals("model", owners=owners, since=first, until=last)
     told = Cost(
-        total_usd=_total(by_day), by_day=[_sum(one) for one in by_day], by_model=[_sum(one) for one in by_model]
+        total_usd=_total(by_day),
+        unpriced=sum(one.unpriced for one in by_day),
+        by_day=[_sum(one) for one in by_day],
+        by_model=[_sum(one) for one in by_model],
     )
     return answer(told)
 
@@ -412,6 +421,7 @@ def _sum(one: Totals) -> Sum:
         output_tokens=one.output_tokens,
         reasoning_tokens=one.reasoning_tokens,
         cost_usd=f"{one.cost_usd:f}",
+        unpriced=one.unpriced,
     )
 
 

@@ -34,7 +34,7 @@ from dragoman.store.operation import Rows, Statement, bulk, operation
 from dragoman.store.rows import columns_from, micros, time_from
 from dragoman.store.sessions import create_session, get_session
 from dragoman.store.values import Evaluation, Session, TraceEvent
-from dragoman.store.writing import Draft, LetGoError, append
+from dragoman.store.writing import Draft, LetGoError, append, check_usage
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
@@ -322,7 +322,9 @@ class _Reading:
                 self._open.entries_offset = self._open.entries_offset or offset
                 self._open.entries += 1
             case b'{"event"' | b'{"evaluation"' if self._open is not None:
-                _traced(line)
+                traced = _traced(line)
+                if isinstance(traced, Evaluation):
+                    trace.check_evaluation(traced)
                 self._open.trace_offset = self._open.trace_offset or offset
                 self._open.trace += 1
             case b'{"messages"' if self._open is not None:
@@ -357,6 +359,7 @@ class _Reading:
             bare = Session(id=named, created_at=when, updated_at=when)
             self._open = _Section(session=bare, offset=offset, is_bare=True, is_copy=self._session_id is not None)
             self._open.is_copy |= not message.session_id
+        check_usage(message)
         section = self._open
         if section.is_bare and not section.is_copy and message.session_id != section.session.id:
             what = f"its messages are of several sessions: {section.session.id!r} and {message.session_id!r}"

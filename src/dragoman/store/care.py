@@ -39,6 +39,7 @@ from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.reading import Found, at, read
 from dragoman.store.rows import Columns, columns_from, hash_of, message_from, micros, time_from
 from dragoman.store.sessions import get_session, listed_at, unknown_session
+from dragoman.store.totals import COUNTS, possible
 from dragoman.store.values import ErasureReceipt, Session, SizeReport
 
 Steps = Generator[Statement, Rows, None]
@@ -150,19 +151,21 @@ _BESIDE: Final = (
 )
 
 
+_SUMMED: Final = ", ".join(f"sum({possible(name, '1')})" for name in COUNTS)  # an impossible count adds nothing
+
+
 def _keep_the_sum(session_id: str, ids: Ids, *, with_user: bool) -> Steps:
     """What it has cost was paid, whatever becomes of the session."""
     rows = yield (
-        "SELECT day, model, provider, user_id, team_id, count(*), sum(input_tokens), sum(output_tokens),"
-        " sum(cached_input_tokens), sum(cache_creation_input_tokens), sum(reasoning_tokens), decimal_sum(cost_usd)"
+        f"SELECT day, model, provider, user_id, team_id, count(*), {_SUMMED}, sum(unpriced), decimal_sum(cost_usd)"
         " FROM usage WHERE session_id = ? GROUP BY day, model, provider, user_id, team_id",
         (session_id,),
     )
     for day, model, provider, user_id, team_id, *counts, cost in rows:
         yield (
             "INSERT INTO past_usage (id, day, model, provider, user_id, team_id, messages, input_tokens, output_tokens,"
-            " cached_input_tokens, cache_creation_input_tokens, reasoning_tokens, cost_usd)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " cached_input_tokens, cache_creation_input_tokens, reasoning_tokens, unpriced, cost_usd)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (ids(), day, model, provider, user_id if with_user else None, team_id, *map(int, counts), _money(cost)),
         )
 

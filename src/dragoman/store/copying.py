@@ -50,7 +50,7 @@ async def backup(store: Store, target: Path, progress: Progress | None) -> Verif
         _publish(made, target)
     finally:
         _remove(made)
-    if not seen.is_sound:
+    if not seen.is_intact:
         first = seen.damage[0]
         raise DamagedError(
             f"{len(seen.damage)} things in the copy are not as they were written; the first: {first.what}",

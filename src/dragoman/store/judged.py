@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import InputError
-from dragoman.message import Message, Role, TextBlock
+from dragoman.message import Message, Role, TextBlock, usage_problems
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
@@ -28,7 +28,9 @@ async def judged_turn(store: Store, session_id: str, turn_id: str | None = None)
     answers = [message for message in history[begin + 1 : end] if message.role is Role.ASSISTANT]
     if not answers:
         raise InputError("nobody has answered its last message", where=f"session {session_id}")
-    used = [answer.metadata.usage for answer in answers if answer.metadata.usage is not None]
+    said = [answer.metadata.usage for answer in answers if answer.metadata.usage is not None]
+    used = [usage for usage in said if not usage_problems(usage)]
+    costs = [usage.amount_usd for usage in used if usage.amount_usd is not None]
     prompt = used[0].input_tokens + used[0].cached_input_tokens + used[0].cache_creation_input_tokens if used else 0
     question, last = history[begin], answers[-1]
     facts = facts_of(history[:begin], question.content, now=question.created_at, estimated_input_tokens=prompt)
@@ -36,7 +38,7 @@ async def judged_turn(store: Store, session_id: str, turn_id: str | None = None)
         "turn_id": last.metadata.run_id,
         "message_id": last.id,
         "model": last.metadata.model,
-        "cost_usd": sum((usage.cost_usd for usage in used), Decimal(0)) if used else None,
+        "cost_usd": sum(costs, Decimal(0)) if costs else None,
         "duration_ms": float(sum(usage.latency_ms for usage in used)) if used else None,
         "fingerprint": facts.fingerprint(),
     }

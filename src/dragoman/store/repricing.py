@@ -1,6 +1,6 @@
 """What calls would have cost under other prices, kept beside what they did cost.
 
-    async for call in store.priced_calls(since="2026-11-01"):    every call that has a price, as it was charged
+    async for call in store.priced_calls(since="2026-11-01"):    every call that has a usage, as it was charged
         …
     await store.keep_repricing(version, amounts)                 what they cost under another version
     await store.repriced_totals("day", version)                  totals in which those amounts count
@@ -20,7 +20,7 @@ import msgspec
 from dragoman.message import Usage
 from dragoman.store.operation import Operation, Rows, Statement, operation
 from dragoman.store.rows import micros, time_from
-from dragoman.store.totals import GROUPS
+from dragoman.store.totals import COUNTS, GROUPS, SUMS, totals_from
 from dragoman.store.values import PricedCall, Totals, TotalsBy
 
 _PAGE: Final = 500
@@ -44,7 +44,7 @@ class RepricingMethods:
         until: str | None = None,
         after_seq: int = 0,
     ) -> AsyncIterator[PricedCall]:
-        """Every answer of a model that has a price, by session and place; deleted sessions have none any more.
+        """Every answer of a model that has a usage, by session and place; deleted sessions have none any more.
 
         ``after_seq`` is for one session: only those behind that place.
         """
@@ -137,12 +137,14 @@ def _versions() -> Generator[Statement, Rows, list[str]]:
     return [row[0] for row in rows]
 
 
-_COUNTS: Final = "input_tokens, output_tokens, cached_input_tokens, cache_creation_input_tokens, reasoning_tokens"
+_COUNTS: Final = ", ".join(COUNTS)
 _REPRICED: Final = (
     f"SELECT u.session_id AS session_id, 1 AS messages, day, model, provider, user_id, team_id, {_COUNTS},"
-    " coalesce(r.cost_usd, u.cost_usd) AS cost_usd FROM usage AS u LEFT JOIN repricings AS r"
+    " coalesce(r.cost_usd, u.cost_usd) AS cost_usd, CASE WHEN r.cost_usd IS NULL THEN u.unpriced ELSE 0 END AS unpriced"
+    " FROM usage AS u LEFT JOIN repricings AS r"
     " ON r.session_id = u.session_id AND r.seq = u.seq AND r.pricing_version = ?"
-    f" UNION ALL SELECT NULL, messages, day, model, provider, user_id, team_id, {_COUNTS}, cost_usd FROM past_usage"
+    f" UNION ALL SELECT NULL, messages, day, model, provider, user_id, team_id, {_COUNTS}, cost_usd, unpriced"
+    " FROM past_usage"
 )
 
 
@@ -152,22 +154,8 @@ def _totals(
 ) -> Generator[Statement, Rows, list[Totals]]:
     group = GROUPS[by]
     conditions, arguments = _conditions({GROUPS[name]: value for name, value in wanted.items()}, since, until)
-    sums = ", ".join(f"sum({name})" for name in ("messages", *_COUNTS.split(", ")))
     rows = yield (
-        f"SELECT {group}, {sums}, decimal_sum(cost_usd) FROM ({_REPRICED}) AS ever WHERE {conditions} GROUP BY {group}",
+        f"SELECT {group}, {SUMS} FROM ({_REPRICED}) AS ever WHERE {conditions} GROUP BY {group}",
         (version, *arguments),
     )
-    found = [
-        Totals(
-            group=row[0],
-            messages=int(row[1]),
-            input_tokens=int(row[2]),
-            output_tokens=int(row[3]),
-            cached_input_tokens=int(row[4]),
-            cache_creation_input_tokens=int(row[5]),
-            reasoning_tokens=int(row[6]),
-            cost_usd=Decimal(str(row[7])),
-        )
-        for row in rows
-    ]
-    return sorted(found, key=lambda one: (one.group is not None, one.group or ""))
+    return totals_from(rows)

@@ -35,6 +35,7 @@ import msgspec
 from dragoman import permissions
 from dragoman.blobs import Blobs
 from dragoman.errors import DamagedError, DragomanError, FormatError, StorageError, StoreError, StoreUnusableError
+from dragoman.message import is_possible_cost
 from dragoman.store import at_once
 from dragoman.store.lease_clock import boot_id, machine_now, restart
 from dragoman.store.operation import LOCKED, Bulk, Passing, Rows, bindable
@@ -417,14 +418,16 @@ def _file_system(folder: Path) -> str:
 
 
 class _DecimalSum:
-    """SQLite adds texts as floats; money is added as it is."""
+    """SQLite adds texts as floats; money is added as it is. An amount that no call can have cost adds nothing."""
 
     def __init__(self) -> None:
         self._sum = Decimal(0)
 
     def step(self, *amounts: Any) -> None:
         try:
-            self._sum = _EXACT.add(self._sum, Decimal(amounts[0]))
+            amount = Decimal(amounts[0])
+            if is_possible_cost(amount):
+                self._sum = _EXACT.add(self._sum, amount)
         except (TypeError, ValueError, ArithmeticError) as error:
             raise DamagedError(f"an amount is no number ({error})", remedy="Run dragoman verify") from None
 

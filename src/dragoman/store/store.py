@@ -58,6 +58,7 @@ from dragoman.store.values import (
     Hit,
     Lease,
     Owners,
+    RepairedUsage,
     Row,
     Session,
     SizeReport,
@@ -599,6 +600,18 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         report = await self._read(care.sizes(self.engine))
         blobs = [blob.size async for blob in self.blobs.list()]
         return msgspec.structs.replace(report, blobs=len(blobs), blob_bytes=sum(blobs))
+
+    async def repair_usage(
+        self, session_id: str | None = None, seq: int | None = None, *, dry_run: bool = False
+    ) -> list[RepairedUsage]:
+        """Put impossible usages right, in a session or everywhere, and say which; ``dry_run`` only says it.
+
+        Impossible counts become 0, and the cost unknown. With ``seq``, that message's usage is taken away altogether,
+        whatever it says, and what it consumed is counted for the session's own user. Each repair is an audit event.
+        """
+        from dragoman.store import usage_repair  # noqa: PLC0415  only who repairs pays for it
+
+        return await usage_repair.repair(self, session_id, seq, dry_run=dry_run)
 
     async def verify(
         self, session_id: str | None = None, progress: Callable[[int, int], None] | None = None

@@ -1,11 +1,16 @@
-"""What was consumed and what it cost, by group. The one rule: what was deleted was paid for as well."""
+"""What was consumed and what it cost, by group.
+
+Invariants: what was deleted was paid for as well, and stays in the totals. An impossible figure adds nothing
+(``message.usage_problems``), so that one row cannot spoil a sum; ``verify`` names it. No sum overflows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
+from dragoman.message import MOST_TOKENS
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.values import Owners, Totals
 
@@ -17,14 +22,45 @@ GROUPS: Final = {
     "provider": "provider",
     "day": "day",
 }
-_COUNTED: Final = (
-    "day, model, provider, user_id, team_id, input_tokens, output_tokens, cached_input_tokens,"
-    " cache_creation_input_tokens, reasoning_tokens, cost_usd"
+COUNTS: Final = (
+    "input_tokens",
+    "output_tokens",
+    "cached_input_tokens",
+    "cache_creation_input_tokens",
+    "reasoning_tokens",
 )
+_COUNTED: Final = f"day, model, provider, user_id, team_id, {', '.join(COUNTS)}, cost_usd, unpriced"
 _EVER_USED: Final = (  # what sessions that were deleted have cost was paid as well
     f"SELECT session_id, 1 AS messages, {_COUNTED} FROM usage"
     f" UNION ALL SELECT NULL, messages, {_COUNTED} FROM past_usage"
 )
+_BITS: Final = 32
+_LOW: Final = (1 << _BITS) - 1
+
+
+def possible(name: str, messages: str) -> str:
+    """SQL for a count of so many messages; 0 if it is impossible."""
+    return f"CASE WHEN {name} BETWEEN 0 AND {MOST_TOKENS}.0 * {messages} THEN {name} ELSE 0 END"
+
+
+def _sums(name: str) -> str:
+    """SQL for a sum in two halves, neither of which can leave 64 bits."""
+    count = possible(name, "messages")
+    return f"sum(({count}) >> {_BITS}), sum(({count}) & {_LOW})"
+
+
+SUMS: Final = f"sum(messages), {', '.join(map(_sums, COUNTS))}, decimal_sum(cost_usd), sum(unpriced)"
+
+
+def totals_from(rows: Iterable[Sequence[Any]]) -> list[Totals]:
+    """The totals of rows that are a group and ``SUMS``, in the order of their groups."""
+    found = []
+    for group, messages, *halves, cost, unpriced in rows:
+        pairs = zip(COUNTS, halves[::2], halves[1::2], strict=True)
+        counts = {name: (int(high) << _BITS) + int(low) for name, high, low in pairs}
+        amount = Decimal(str(cost))
+        found.append(Totals(group=group, messages=int(messages), **counts, cost_usd=amount, unpriced=int(unpriced)))
+    return sorted(found, key=lambda one: (one.group is not None, one.group or ""))  # engines sort each in their own way
 
 
 @operation
@@ -46,22 +82,7 @@ def totals(
         conditions.append(mine)
         arguments.extend(whose)
     rows = yield (
-        f"SELECT {group}, sum(messages), sum(input_tokens), sum(output_tokens), sum(cached_input_tokens),"
-        f" sum(cache_creation_input_tokens), sum(reasoning_tokens), decimal_sum(cost_usd) FROM ({_EVER_USED})"
-        f" AS ever WHERE {' AND '.join(conditions)} GROUP BY {group}",
+        f"SELECT {group}, {SUMS} FROM ({_EVER_USED}) AS ever WHERE {' AND '.join(conditions)} GROUP BY {group}",
         arguments,
     )
-    found = [
-        Totals(
-            group=row[0],
-            messages=int(row[1]),
-            input_tokens=int(row[2]),
-            output_tokens=int(row[3]),
-            cached_input_tokens=int(row[4]),
-            cache_creation_input_tokens=int(row[5]),
-            reasoning_tokens=int(row[6]),
-            cost_usd=Decimal(str(row[7])),
-        )
-        for row in rows
-    ]
-    return sorted(found, key=lambda one: (one.group is not None, one.group or ""))  # engines sort each in their own way
+    return totals_from(rows)

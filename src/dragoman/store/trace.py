@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import math
 from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -27,6 +26,7 @@ import msgspec
 from dragoman.errors import DamagedError, FormatError
 from dragoman.ids import derived_ulid
 from dragoman.jsontext import OWN, read_json
+from dragoman.message import MOST_TOKENS, is_possible_cost
 from dragoman.store.calls import visible
 from dragoman.store.operation import Operation, Rows, Statement, bulk, operation
 from dragoman.store.rows import micros, time_from
@@ -48,6 +48,7 @@ AUDIT_TYPES: Final = (  # which stay for as long as the store
     "gateway.key_rotated",
     "gateway.quota_exceeded",
     "trace.swept",
+    "usage.repaired",
 )
 
 _EVENT: Final = "id, timestamp_us, session_id, turn_id, parent_event_id, type, actor, sensitivity, payload_json, hash"
@@ -184,7 +185,7 @@ class TraceMethods:
             fingerprint=None if fingerprint is None else msgspec.json.decode(msgspec.json.encode(fingerprint)),
             created_at=self.clock(),
         )
-        _check(made)
+        check_evaluation(made)
         kept: Evaluation = await self._write(record(self.engine, made))
         return kept
 
@@ -342,15 +343,16 @@ def deleted_before(name: str, before: datetime) -> Generator[Statement, Rows, in
 # --- evaluations -----------------------------------------------------------------------------------------------------
 
 
-def _check(made: Evaluation) -> None:
+def check_evaluation(made: Evaluation) -> None:
+    """Refuse an evaluation that says nothing, or something impossible."""
     where = "evaluation"
     if made.score is None and made.success is None:
         raise FormatError("it says neither how good it was nor whether that is enough", where=where)
     if made.score is not None and not 0 <= made.score <= 1:  # which NaN is not either
         raise FormatError(f"a score is a number from 0 to 1, not {made.score}", where=where)
-    if made.duration_ms is not None and not (math.isfinite(made.duration_ms) and made.duration_ms >= 0):
+    if made.duration_ms is not None and not 0 <= made.duration_ms <= MOST_TOKENS:  # which NaN is not either
         raise FormatError(f"{made.duration_ms} ms is no time that something takes", where=where)
-    if made.cost_usd is not None and not made.cost_usd.is_finite():
+    if made.cost_usd is not None and not is_possible_cost(made.cost_usd):
         raise FormatError(f"{made.cost_usd} is no amount", where=where)
     if not made.evaluator:
         raise FormatError("somebody has judged", where=where)

@@ -115,7 +115,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     cached_input_tokens: int
     cache_creation_input_tokens: int
     reasoning_tokens: int
-    cost_usd: Decimal
+    cost_usd: Decimal  # of the messages that have a price
+    unpriced: int = 0  # messages for which no price was known: what they cost is not in cost_usd
 
 
 class PricedCall(msgspec.Struct, frozen=True):
@@ -192,6 +193,20 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     seq: int | None
     what: str
+    is_as_written: bool = False  # nothing has changed it, and yet it cannot be true: an impossible usage
+
+
+class RepairedUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """A usage that was put right, or would be."""
+
+    session_id: str  # "" of what deleted sessions have left in the totals
+    seq: int | None
+    message_id: str | None
+    user_id: str | None  # who it was counted for
+    team_id: str | None
+    what: str  # what is wrong with it
+    before: dict[str, Any]  # the usage as it was
+    after: dict[str, Any]  # and as it is now, or would be
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,8 +219,13 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is damaged."""
+        """Whether nothing is damaged, and nothing impossible is written."""
         return not self.damage
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether everything is as it was written."""
+        return all(one.is_as_written for one in self.damage)
 
 
 class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):

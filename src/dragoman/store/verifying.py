@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dragoman.errors import DamagedError, DragomanError, NewerVersionError, UnknownSessionError
-from dragoman.message import InvalidToolUseBlock, Message, Role, ToolResultBlock, ToolUseBlock
-from dragoman.store import entries, runs, trace
+from dragoman.message import InvalidToolUseBlock, Message, Role, ToolResultBlock, ToolUseBlock, usage_problems
+from dragoman.store import entries, runs, trace, usage_repair
 from dragoman.store.attached import files_of
 from dragoman.store.calls import visible
 from dragoman.store.care import Nothing
@@ -80,7 +80,11 @@ async def _engine_s_own(store: Store) -> list[Damage]:
     found += await store._read(trace.look(trace.SYSTEM))  # what belongs to no session
     found += await store._read(trace.left_behind())
     found += await store._read(letters.look())
-    return [Damage(session_id="", seq=None, what=what) for what in found]
+    impossible = await store._read(usage_repair.impossible_sums())
+    return [
+        *(Damage(session_id="", seq=None, what=what) for what in found),
+        *(Damage(session_id="", seq=None, what=row.what, is_as_written=True) for row in impossible),
+    ]
 
 
 @operation
@@ -123,6 +127,10 @@ class _Look:
     def wrong(self, seq: int | None, what: str) -> None:
         self.damage.append(Damage(session_id=self.session_id, seq=seq, what=what))
 
+    def impossible(self, seq: int, what: str) -> None:
+        what = f"its usage is impossible ({what}); dragoman repair-usage puts it right"
+        self.damage.append(Damage(session_id=self.session_id, seq=seq, what=what, is_as_written=True))
+
     def take(self, found: Found) -> None:
         """Look at a message."""
         self.messages += 1
@@ -149,6 +157,9 @@ class _Look:
                     self.results.setdefault(visible(block.tool_use_id), set()).add((found.seq, message.id))
         if message.metadata.usage is not None:
             self.usage.add(tuple(used(found.session_id, found.seq, message)[1]))
+            problems = usage_problems(message.metadata.usage)
+            if problems:
+                self.impossible(found.seq, "; ".join(problems.values()))
         if found.columns.blobs_json is not None:
             self.blobs.update((found.seq, one[1]) for one in msgspec.json.decode(found.columns.blobs_json))
         if message.metadata.user_message_attachments is not None:
@@ -222,7 +233,8 @@ def _look_beside(look: _Look, session: Session) -> Generator[Statement, Rows, No
     place = (session.id,)
     rows = yield (
         "SELECT session_id, seq, day, model, provider, user_id, team_id, input_tokens, output_tokens,"
-        " cached_input_tokens, cache_creation_input_tokens, reasoning_tokens, cost_usd FROM usage WHERE session_id = ?",
+        " cached_input_tokens, cache_creation_input_tokens, reasoning_tokens, cost_usd, unpriced FROM usage"
+        " WHERE session_id = ?",
         place,
     )
     for row in look.usage.symmetric_difference(map(tuple, rows)):

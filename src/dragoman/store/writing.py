@@ -12,8 +12,16 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.errors import ConflictError, StoreError
-from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, Role, ToolResultBlock, ToolUseBlock
+from dragoman.errors import ConflictError, FormatError, StoreError
+from dragoman.message import (
+    InvalidToolUseBlock,
+    Message,
+    MessageStatus,
+    Role,
+    ToolResultBlock,
+    ToolUseBlock,
+    usage_problems,
+)
 from dragoman.store.attached import noted
 from dragoman.store.calls import answered, called, maybe
 from dragoman.store.lineage import lineage
@@ -50,8 +58,23 @@ class Draft(msgspec.Struct, frozen=True):
 
 
 def drafts_from(messages: Sequence[Message]) -> list[Draft]:
-    """The messages with their columns."""
+    """The messages with their columns. An impossible usage is a ``FormatError``."""
+    for message in messages:
+        check_usage(message)
     return [Draft(message, columns_from(message)) for message in messages]
+
+
+def check_usage(message: Message) -> None:
+    """Refuse a message whose usage nobody can have had; sums of it would be worth nothing."""
+    usage = message.metadata.usage
+    problems = usage_problems(usage) if usage is not None else {}
+    if problems:
+        raise FormatError(
+            "; ".join(problems.values()),
+            where=f"message {message.id}, metadata.usage",
+            remedy="Correct these figures, or leave the usage out",
+            code="impossible_usage",
+        )
 
 
 @operation
@@ -312,8 +335,8 @@ def used(session_id: str, seq: int, message: Message) -> Statement:
     assert usage is not None
     return (
         "INSERT INTO usage (session_id, seq, day, model, provider, user_id, team_id, input_tokens, output_tokens,"
-        " cached_input_tokens, cache_creation_input_tokens, reasoning_tokens, cost_usd)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " cached_input_tokens, cache_creation_input_tokens, reasoning_tokens, cost_usd, unpriced)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             session_id,
             seq,
@@ -327,6 +350,7 @@ def used(session_id: str, seq: int, message: Message) -> Statement:
             usage.cached_input_tokens,
             usage.cache_creation_input_tokens,
             usage.reasoning_tokens,
-            str(usage.cost_usd),
+            "0" if usage.amount_usd is None else str(usage.amount_usd),
+            int(usage.amount_usd is None),
         ),
     )

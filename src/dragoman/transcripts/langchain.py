@@ -13,15 +13,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from decimal import Decimal
 from typing import Any, Final
 
 from dragoman.dialects.parts.body import a_list, an_object
+from dragoman.dialects.parts.counts import possible_usage
 from dragoman.dialects.parts.scalars import count_of
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
-from dragoman.mending import NOT_RECORDED
 from dragoman.message import (
+    NOT_RECORDED,
     AudioBlock,
     ContentBlock,
     DocumentBlock,
@@ -379,7 +379,7 @@ def _read_usage(told: Any) -> Usage | None:
     read, created = count_of(parts.get("cache_read")), count_of(parts.get("cache_creation"))
     if read + created > sent:
         read = created = 0
-    return Usage(
+    counted = Usage(
         input_tokens=sent - read - created,
         output_tokens=output,
         cached_input_tokens=read,
@@ -387,10 +387,11 @@ def _read_usage(told: Any) -> Usage | None:
         input_audio_tokens=count_of(parts.get("audio")),
         reasoning_tokens=count_of(spent.get("reasoning")),
         output_audio_tokens=count_of(spent.get("audio")),
-        cost_usd=Decimal(0),
+        cost_usd=None,
         pricing_version=NOT_RECORDED,
         latency_ms=0,
     )
+    return possible_usage(counted, NAME)
 
 
 def _natural_usage(usage: Usage | None) -> dict[str, Any] | None:

@@ -15,20 +15,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 
 from dragoman.dialects.parts.body import a_list, an_object
+from dragoman.dialects.parts.counts import possible_usage
 from dragoman.dialects.parts.functions import read_arguments
 from dragoman.dialects.parts.residue import fingerprint
 from dragoman.dialects.parts.scalars import count_of, text_or_none
 from dragoman.errors import FormatError, JsonError
 from dragoman.exchange import Written
 from dragoman.jsontext import OWN, read_json
-from dragoman.mending import NOT_RECORDED
 from dragoman.message import (
+    NOT_RECORDED,
     AudioBlock,
     ContentBlock,
     DocumentBlock,
@@ -182,15 +182,16 @@ def _read_usage(span: _Wire) -> Usage | None:
         return None
     cached = count_of(span.get("gen_ai.usage.cache_read.input_tokens"))
     created = count_of(span.get("gen_ai.usage.cache_creation.input_tokens"))
-    return Usage(
+    counted = Usage(
         input_tokens=max(count_of(prompt) - cached - created, 0),
         output_tokens=count_of(output),
         cached_input_tokens=cached,
         cache_creation_input_tokens=created,
-        cost_usd=Decimal(0),
+        cost_usd=None,
         pricing_version=NOT_RECORDED,
         latency_ms=0,
     )
+    return possible_usage(counted, NAME)
 
 
 def _with_note(message: Message, name: str, note: Any) -> Message:

@@ -25,7 +25,7 @@ from dragoman.event import BlockComplete, TextDelta, ThinkingDelta, ToolUseInput
 from dragoman.exchange import Fault
 from dragoman.message import ImageBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.store import Session, Store
-from dragoman.terminal import counted, dollars, safe, safe_line
+from dragoman.terminal import counted, dollars, safe, safe_line, spent
 from dragoman.tools import Confirmation, ConfirmationRequest
 from dragoman.tui import dialogs
 from dragoman.tui.commands import Commands
@@ -174,9 +174,10 @@ class ChatApp(App[None]):
         totals = await self.store.totals("session", session=self.session.id)
         if not totals:
             return dollars(Decimal(0))
-        (spent,) = totals
-        prompts = spent.input_tokens + spent.cached_input_tokens + spent.cache_creation_input_tokens
-        return f"{prompts:,} → {spent.output_tokens:,} tokens · {dollars(spent.cost_usd)}"
+        (one,) = totals
+        prompts = one.input_tokens + one.cached_input_tokens + one.cache_creation_input_tokens
+        cost = spent(one.cost_usd, one.unpriced, one.messages)
+        return f"{prompts:,} → {one.output_tokens:,} tokens · {cost}"
 
     # --- what a person does ------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from textual.widgets.option_list import Option
 from dragoman.catalog import Model
 from dragoman.handoff import SwapPlan
 from dragoman.store import Hit, Session, Totals
-from dragoman.terminal import age, counted, dollars, safe, safe_line, same_length
+from dragoman.terminal import age, counted, dollars, safe, safe_line, same_length, spent
 from dragoman.tools import Confirmation, ConfirmationRequest
 
 _BAR: Final = 24
@@ -153,8 +153,11 @@ def costs(totals: Sequence[Totals], days: Sequence[Totals]) -> Dialog:
     body = _bars("By model", totals)
     if len(days) > 1:
         body += ["\n", *_bars("By day", days)]
-    whole = sum((one.cost_usd for one in totals), Decimal(0))
-    return Dialog(f"This conversation cost {dollars(whole)}", body, [("ok", "Back")])
+    unpriced, replies = sum(one.unpriced for one in totals), sum(one.messages for one in totals)
+    title = f"This conversation cost {spent(sum((one.cost_usd for one in totals), Decimal(0)), unpriced, replies)}"
+    if unpriced and unpriced == replies:
+        title = "What this conversation cost is not known: its models have no price"
+    return Dialog(title, body, [("ok", "Back")])
 
 
 def _bars(title: str, totals: Sequence[Totals]) -> list[Piece]:
@@ -166,7 +169,7 @@ def _bars(title: str, totals: Sequence[Totals]) -> list[Piece]:
         body += [
             f"{safe_line(one.group or '?')}\n",
             (f"{'█' * length or '▏':{_BAR}} ", "$primary"),
-            f"{dollars(one.cost_usd)} ",
+            f"{spent(one.cost_usd, one.unpriced, one.messages)} ",
             (f"· {tokens:,} → {one.output_tokens:,} tokens\n", "dim"),
         ]
     return body

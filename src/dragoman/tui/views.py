@@ -49,7 +49,7 @@ def footing(message: Message) -> str:
     told = []
     if usage is not None:
         prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
-        told.append(f"{prompt:,} → {usage.output_tokens:,} tokens · {dollars(usage.cost_usd)}")
+        told.append(f"{prompt:,} → {usage.output_tokens:,} tokens · {dollars(usage.amount_usd)}")
     if status is not MessageStatus.COMPLETE:
         told.append(status.value)
     return " · ".join(told)

@@ -16,7 +16,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -26,13 +25,13 @@ from dragoman.bus import Bus
 from dragoman.bus.trace import TraceWriter
 from dragoman.catalog import Model
 from dragoman.client import Client, Retries, Timeouts
-from dragoman.errors import DragomanError, UnknownModelError, UnknownPriceError
+from dragoman.errors import DragomanError, FormatError, UnknownModelError, UnknownPriceError
 from dragoman.exchange import Fault, Options
 from dragoman.handoff import Describe
 from dragoman.handoff import Policy as CapabilityPolicy
 from dragoman.ids import ToolIds
 from dragoman.local import LocalModel
-from dragoman.message import ContentBlock, Message, TextBlock, TokenUsage, Usage
+from dragoman.message import UNPRICED, ContentBlock, Message, TextBlock, TokenUsage, Usage
 from dragoman.policyfile import PolicyFile
 from dragoman.pricing import PriceTable, library_prices, priced
 from dragoman.routing import Availability, PatternSample, Policy, Registry, read_policy
@@ -56,7 +55,6 @@ MAX_STEPS: Final = 25
 MOST_BENCHES: Final = 256  # before those are let go that nobody would miss
 SAMPLES_FOR_S: Final = 10.0
 MOST_USERS: Final = 1_000  # whose samples are remembered
-UNPRICED: Final = "unpriced"  # the pricing version of what no table has a price for
 # Who answers when nobody chose: of the first provider that can be called, a model of its middle, in ability and price.
 FIRST_CHOICES: Final = (
     "anthropic:claude-sonnet-5-5",
@@ -361,15 +359,15 @@ class Agent:
             tell(self.bus, change.event_type, change.payload(), session_id=session_id)
 
     def priced(self, model: Model, usage: TokenUsage, at: datetime, latency_ms: int) -> Usage:
-        """What a call consumed, with its price. What no table has a price for costs nothing, and says so."""
-        if model.id not in self._unpriced:
-            try:
-                return priced(self.prices, model.id, usage, at, latency_ms)
-            except UnknownPriceError:
+        """What a call consumed, with its price; without one, if none is known or the counts contradict each other."""
+        try:
+            return priced(self.prices, model.id, usage, at, latency_ms)
+        except (UnknownPriceError, FormatError) as error:
+            if model.id not in self._unpriced:
                 self._unpriced.add(model.id)
-                _log.warning("no price is known for %s; its cost is not counted", model.id, extra={"model": model.id})
+                _log.warning("a call of %s is unpriced: %s", model.id, error, extra={"model": model.id})
         counts = {name: getattr(usage, name) for name in TokenUsage.__struct_fields__}
-        return Usage(**counts, cost_usd=Decimal(0), pricing_version=UNPRICED, latency_ms=latency_ms)
+        return Usage(**counts, cost_usd=None, pricing_version=UNPRICED, latency_ms=latency_ms)
 
 
 def registry_of(settings: Settings) -> Registry:

@@ -223,7 +223,7 @@ class _Asking:
 
     def _usage(self, reply: Reply) -> TokenUsage:
         """What the provider says it consumed; else our estimate, which says that it is one."""
-        if reply.usage is not None:
+        if reply.usage is not None and not reply.usage.estimated:  # by a dialect, which found it impossible
             return reply.usage
         said = self.growing.row.message.replace(content=reply.content)
         return TokenUsage(

@@ -51,7 +51,7 @@ def tell_ended(turn: Turn, request_id: str, reply: Reply, usage: Usage | None, j
             output_tokens=usage.output_tokens,
             cached_input_tokens=usage.cached_input_tokens,
             cache_creation_input_tokens=usage.cache_creation_input_tokens,
-            cost_usd=usage.cost_usd,
+            cost_usd=usage.amount_usd,
             pricing_version=usage.pricing_version,
             latency_ms=usage.latency_ms,
             stop_reason=reply.stop_reason,

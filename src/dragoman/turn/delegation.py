@@ -171,6 +171,7 @@ class _Delegation:
                 worker_session_id=session,
                 tool_use_id=self._context.tool_use_id,
                 total_cost_usd=ended.cost_usd,
+                unpriced_calls=ended.unpriced_calls,
                 latency_ms=self._ms,
             ),
         )

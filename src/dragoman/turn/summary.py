@@ -74,7 +74,9 @@ async def _written(turn: Turn, plan: SummaryPlan) -> tuple[str, Usage | None]:
     except asyncio.CancelledError:
         tell_ended(turn, context.message_id, Reply(stop_reason=StopReason.ERROR, fault=CANCELLED), None, journal)
         raise
-    counts = reply.usage or TokenUsage(input_tokens=estimated, output_tokens=0, estimated=True)
+    counts = reply.usage
+    if counts is None or counts.estimated:
+        counts = TokenUsage(input_tokens=estimated, output_tokens=0, estimated=True)
     usage = agent.priced(turn.model, counts, agent.clock(), journal.latency_ms or 0)
     tell_ended(turn, context.message_id, reply, usage, journal)
     if reply.usage is not None or reply.fault is None:

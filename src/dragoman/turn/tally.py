@@ -21,7 +21,8 @@ class Tally:
         self.tool_calls = 0
         self.input_tokens = 0
         self.output_tokens = 0
-        self.cost_usd = Decimal(0)
+        self.cost_usd: Decimal | None = None  # of the calls that have a price; none if there was no such call
+        self.unpriced_calls = 0
         self._seconds = seconds
         self._began = seconds()
         self.over: TurnEnded | None = None
@@ -30,7 +31,15 @@ class Tally:
         """Count what one call consumed."""
         self.input_tokens += usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
         self.output_tokens += usage.output_tokens
-        self.cost_usd += usage.cost_usd
+        if usage.amount_usd is None:
+            self.unpriced_calls += 1
+        else:
+            self.cost_usd = (self.cost_usd or Decimal(0)) + usage.amount_usd
+
+    @property
+    def known_cost_usd(self) -> Decimal | None:
+        """What the calls with a price cost: 0 before the first call, and none if no call has one."""
+        return self.cost_usd if self.cost_usd is not None or self.unpriced_calls else Decimal(0)
 
     @property
     def wall_time_s(self) -> float:
@@ -49,7 +58,8 @@ class Tally:
             tool_calls=self.tool_calls,
             input_tokens=self.input_tokens,
             output_tokens=self.output_tokens,
-            cost_usd=self.cost_usd,
+            cost_usd=self.known_cost_usd,
+            unpriced_calls=self.unpriced_calls,
             wall_time_s=self.wall_time_s,
             fault=fault,
             pending=pending,

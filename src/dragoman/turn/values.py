@@ -107,10 +107,16 @@ class TurnEnded(msgspec.Struct, frozen=True, kw_only=True, tag="turn_ended"):
     tool_calls: int
     input_tokens: int  # of every call, caches included
     output_tokens: int
-    cost_usd: Decimal
+    cost_usd: Decimal | None  # of the calls that have a price; none if no call has one
     wall_time_s: float
+    unpriced_calls: int = 0  # calls for which no price was known: what they cost is not in cost_usd
     fault: Fault | None = None  # why there is no answer
     pending: tuple[Pending, ...] = ()  # what the last answer waits for; the stop reason is then ``TOOL_USE``
+
+    @property
+    def state(self) -> Literal["priced", "unpriced"]:
+        """Whether everything that it cost is known."""
+        return "unpriced" if self.unpriced_calls else "priced"
 
 
 TurnEvent = TurnBegan | AnswerBegan | StreamEvent | AnswerEnded | ResultStored | TurnEnded

@@ -1,6 +1,6 @@
 // A letter, and everything behind it: the conversation, its messages, calls, spend and evaluations, and its task.
 import type { ComponentChildren } from "preact";
-import { count, dollars, duration, modelName, moment, plural } from "../format.ts";
+import { count, dollars, duration, modelName, moment, plural, spent } from "../format.ts";
 import { Icon } from "../icons.tsx";
 import { Prose } from "../prose.tsx";
 import { hashOf } from "../route.ts";
@@ -88,7 +88,7 @@ function Conversation({ graph }: { graph: Graph }) {
           <span>
             {count(spend.input_tokens)} → {count(spend.output_tokens)} tokens
           </span>
-          <span>{dollars(Number(spend.cost_usd))}</span>
+          <span>{spent(spend.cost_usd, spend.unpriced, spend.calls)}</span>
           {session.model && <span>{modelName(session.model)}</span>}
         </p>
       )}

@@ -12,6 +12,7 @@ from dragoman.dialects.cohere.blocks import NAME, cannot_say, natural_message, r
 from dragoman.dialects.cohere.error import read_error, write_error
 from dragoman.dialects.parts.body import an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation
+from dragoman.dialects.parts.counts import possible_usage
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.faults import fault_of
 from dragoman.dialects.parts.functions import ended_unusable, without_silence
@@ -125,12 +126,13 @@ def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
     if not isinstance(usage, dict) or not isinstance(tokens, dict):
         return None
     prompt, cached = _count(tokens.get("input_tokens")), _count(usage.get("cached_tokens"))
-    return TokenUsage(
+    counted = TokenUsage(
         input_tokens=max(prompt - cached, 0),
         output_tokens=_count(tokens.get("output_tokens")),
         cached_input_tokens=cached,
         reasoning_tokens=_count(tokens.get("reasoning_tokens")),
     )
+    return possible_usage(counted, NAME)
 
 
 def _count(value: Any) -> int:

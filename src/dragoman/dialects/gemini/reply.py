@@ -12,6 +12,7 @@ from dragoman.dialects.gemini.blocks import Turns, cannot_say, read_part, writte
 from dragoman.dialects.gemini.spelling import NAME
 from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.conversation import lost_fault
+from dragoman.dialects.parts.counts import possible_usage
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
@@ -218,7 +219,7 @@ def read_usage(wire: Any) -> TokenUsage | None:
         return None
     prompt, generated, thoughts, cached, tools = (count_of(wire.get(key)) for key in _COUNTED)
     heard = _audio(wire.get("promptTokensDetails")) + _audio(wire.get("toolUsePromptTokensDetails"))
-    return TokenUsage(
+    counted = TokenUsage(
         input_tokens=max(0, prompt - cached) + tools,
         output_tokens=generated + thoughts,
         cached_input_tokens=cached,
@@ -227,6 +228,7 @@ def read_usage(wire: Any) -> TokenUsage | None:
         output_audio_tokens=_audio(wire.get("candidatesTokensDetails")),
         service_tier=text_or_none(wire.get("serviceTier")),
     )
+    return possible_usage(counted, NAME)
 
 
 def _audio(details: Any) -> int:

@@ -19,6 +19,7 @@ from dragoman.dialects.ollama.blocks import (
 from dragoman.dialects.ollama.error import read_error, write_error
 from dragoman.dialects.parts.body import an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation
+from dragoman.dialects.parts.counts import possible_usage
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.faults import stream_error
 from dragoman.dialects.parts.functions import ended_unusable, without_silence
@@ -119,4 +120,4 @@ def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
     prompt, output = body.get("prompt_eval_count"), body.get("eval_count")
     if prompt is None and output is None:
         return None
-    return TokenUsage(input_tokens=count_of(prompt), output_tokens=count_of(output))
+    return possible_usage(TokenUsage(input_tokens=count_of(prompt), output_tokens=count_of(output)), NAME)

@@ -25,6 +25,7 @@ from dragoman.dialects.openai_chat.chunks import Place
 from dragoman.dialects.openai_chat.error import read_error, write_error
 from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation
+from dragoman.dialects.parts.counts import possible_usage
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.losses import sayable
 from dragoman.dialects.parts.residue import difference, kept, noted, notes_of, restored
@@ -276,7 +277,7 @@ def read_usage(body: dict[str, Any]) -> TokenUsage | None:
     is_apart = reasoning and count_of(usage.get("total_tokens")) == prompt + completion + reasoning  # xAI
     searches = count_of(_object(usage.get("server_tool_use_details")).get("web_search_requests"))
     fresh = max(0, prompt - cached - written)
-    return TokenUsage(
+    counted = TokenUsage(
         input_tokens=fresh,
         output_tokens=completion + reasoning if is_apart else completion,
         cached_input_tokens=cached,
@@ -291,6 +292,7 @@ def read_usage(body: dict[str, Any]) -> TokenUsage | None:
         service_tier=text_or_none(body.get("service_tier")) or text_or_none(usage.get("service_tier")) or None,
         provider_cost_usd=_cost(usage.get("cost")),
     )
+    return possible_usage(counted, NAME)
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -250,7 +250,8 @@ def receipt(usage: Usage) -> dict[str, Any]:
         "cached_input_tokens": usage.cached_input_tokens,
         "cache_creation_input_tokens": usage.cache_creation_input_tokens,
         "reasoning_tokens": usage.reasoning_tokens,
-        "cost_usd": str(usage.cost_usd),
+        "cost_usd": None if usage.amount_usd is None else str(usage.amount_usd),
+        "state": usage.state,
         "pricing_version": usage.pricing_version,
         "latency_ms": usage.latency_ms,
     }
@@ -262,7 +263,9 @@ def _summary(ended: TurnEnded) -> dict[str, Any]:
         "model": ended.model,
         "llm_calls": ended.llm_calls,
         "tool_calls": ended.tool_calls,
-        "cost_usd": str(ended.cost_usd),
+        "cost_usd": None if ended.cost_usd is None else str(ended.cost_usd),
+        "state": ended.state,
+        "unpriced_calls": ended.unpriced_calls,
         "latency_ms": round(ended.wall_time_s * 1000),
     }
 

@@ -12,11 +12,12 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.dialects.parts.body import a_list, an_object
+from dragoman.dialects.parts.counts import possible_usage
 from dragoman.dialects.parts.functions import read_arguments
 from dragoman.dialects.parts.scalars import count_of, text_or_none
 from dragoman.errors import FormatError
-from dragoman.mending import NOT_RECORDED
 from dragoman.message import (
+    NOT_RECORDED,
     ContentBlock,
     InvalidToolUseBlock,
     Message,
@@ -126,16 +127,14 @@ def read_usage(wire: Any) -> Usage | None:
         input_audio_tokens=max(audio, 0),
         output_audio_tokens=count_of(wire.get("output_audio_tokens")),
         provider_cost_usd=_read_cost(wire.get("cost")),
-        cost_usd=Decimal(0),
+        cost_usd=None,
         pricing_version=NOT_RECORDED,
         latency_ms=0,
     )
-    return None if usage == _NO_USAGE else usage
+    return None if usage == _NO_USAGE else possible_usage(usage, NAME)
 
 
-_NO_USAGE: Final = Usage(
-    input_tokens=0, output_tokens=0, cost_usd=Decimal(0), pricing_version=NOT_RECORDED, latency_ms=0
-)
+_NO_USAGE: Final = Usage(input_tokens=0, output_tokens=0, cost_usd=None, pricing_version=NOT_RECORDED, latency_ms=0)
 
 
 def _read_cost(value: Any) -> Decimal | None:
@@ -248,7 +247,7 @@ def natural_usage(usage: Usage | None) -> Wire:
     if usage is None:
         return usage_shape()
     cached, created = usage.cached_input_tokens, usage.cache_creation_input_tokens
-    cost = usage.provider_cost_usd if usage.pricing_version == NOT_RECORDED else usage.cost_usd
+    cost = usage.provider_cost_usd if usage.pricing_version == NOT_RECORDED else usage.amount_usd
     return usage_shape(
         input_tokens=usage.input_tokens + cached + created,
         cache_write_tokens=created,

@@ -1,0 +1,200 @@
+"""A usage that nobody can have had: it does not get in, it spoils no sum if it is there, and an operator repairs it."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from dragoman.errors import FormatError, InputError
+from dragoman.message import MOST_TOKENS, NOT_RECORDED, UNPRICED, Usage, usage_problems
+from dragoman.store import Store, open_store, writing
+from tests.store.talk import answered, said, used
+
+FORGED: dict[str, Any] = {"input_tokens": 2**63 - 1, "cost_usd": Decimal(-1_000_000)}
+
+
+def usage_of(**figures: Any) -> Usage:
+    return used(10, 4, "0.5").replace(**figures)
+
+
+async def poisoned(store: Store, monkeypatch: pytest.MonkeyPatch, *usages: Usage) -> str:
+    """A session with these usages, as a version without bounds has stored them for somebody else."""
+    session = await store.create_session(user_id="mallory")
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "check_usage", lambda message: None)
+        for usage in usages:
+            await store.append(session.id, answered("x", model="a:x", user_id="victim", team_id="t", usage=usage))
+    return session.id
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"input_tokens": MOST_TOKENS + 1},
+        {"output_tokens": 2**63 - 1},
+        {"cached_input_tokens": 10**100},
+        {"latency_ms": 10**30},
+        {"server_tool_calls": {"web_search": 2**63}},
+        {"cost_usd": Decimal("-0.01")},
+        {"cost_usd": Decimal("1E+10")},
+        {"cost_usd": Decimal("1E-9999")},
+        {"provider_cost_usd": Decimal(-1)},
+    ],
+    ids=str,
+)
+async def test_an_impossible_usage_is_refused_and_nothing_is_stored(store: Store, figures: dict[str, Any]) -> None:
+    session = await store.create_session()
+    usage = usage_of(**figures)
+    with pytest.raises(FormatError) as refused:
+        await store.append(session.id, [said("Hello"), answered("x", usage=usage)])
+    assert refused.value.code == "impossible_usage"
+    assert next(iter(figures)) in str(refused.value)
+    assert await store.read(session.id) == []
+
+
+async def test_the_largest_possible_usage_is_stored_and_adds_up(store: Store) -> None:
+    session = await store.create_session()
+    largest = Usage(
+        input_tokens=MOST_TOKENS, output_tokens=0, cost_usd=Decimal(10**9), pricing_version="v1", latency_ms=0
+    )
+    await store.append(session.id, [answered(str(n), usage=largest) for n in range(20)])
+    (total,) = await store.totals("session")
+    assert (total.input_tokens, total.cost_usd) == (20 * MOST_TOKENS, 20 * Decimal(10**9))
+    assert (await store.verify()).is_sound
+
+
+async def test_a_row_that_is_there_spoils_no_sum_and_verify_names_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = usage_of(cost_usd=Decimal("1E-9999"))
+    name = await poisoned(store, monkeypatch, usage_of(**FORGED), usage_of(**FORGED), usage_of(), tiny)
+    for by in ("user", "team", "model", "day", "session", "provider"):
+        (total,) = await store.totals(by)  # type: ignore[arg-type]
+        assert (total.messages, total.input_tokens, total.output_tokens) == (4, 20, 16)
+        assert total.cost_usd == Decimal("0.5")
+    await store.keep_repricing("v2", [(name, 3, Decimal(1))])
+    assert (await store.repriced_totals("user", "v2"))[0].cost_usd == 1
+    found = await store.verify()
+    assert not found.is_sound
+    assert found.is_intact
+    assert [(one.session_id, one.seq) for one in found.damage] == [(name, 1), (name, 2), (name, 4)]
+    assert "input_tokens: 9223372036854775807" in found.damage[0].what
+
+
+async def test_a_store_with_such_a_row_is_backed_up(
+    place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with place.open() as store:
+        await poisoned(store, monkeypatch, usage_of(**FORGED))
+        await store.backup(tmp_path / "copy.db")
+    async with open_store(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
+        assert [one.seq for one in (await copy.verify()).damage] == [1]
+
+
+async def test_an_operator_repairs_every_impossible_row_and_the_audit_says_what_stood_there(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = await poisoned(store, monkeypatch, usage_of(**FORGED), usage_of())
+    (planned,) = await store.repair_usage(dry_run=True)
+    assert (planned.session_id, planned.seq, planned.user_id, planned.team_id) == (name, 1, "victim", "t")
+    assert not (await store.verify()).is_sound
+    assert await store.repair_usage() == [planned]
+    assert await store.repair_usage() == []
+    assert (await store.verify()).is_sound
+    message = (await store.read(name))[0].message
+    assert message.metadata.usage is not None
+    assert not usage_problems(message.metadata.usage)
+    assert (message.metadata.usage.input_tokens, message.metadata.usage.output_tokens) == (0, 4)
+    assert (message.metadata.usage.cost_usd, message.metadata.usage.state) == (None, "unpriced")
+    (total,) = await store.totals("user")
+    assert (total.cost_usd, total.unpriced) == (Decimal("0.5"), 1)
+    (event,) = await store.events("system", types=["usage.repaired"])
+    assert event.payload["before"]["input_tokens"] == 2**63 - 1
+    assert event.payload["before"]["cost_usd"] == "-1000000"
+    assert (event.payload["repaired_session_id"], event.payload["seq"]) == (name, 1)
+
+
+async def test_an_operator_takes_one_forged_usage_away_although_it_is_possible(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = await poisoned(store, monkeypatch, usage_of(), usage_of())
+    assert await store.repair_usage() == []
+    (done,) = await store.repair_usage(name, 2)
+    assert done.before["cost_usd"] == "0.5"
+    totals = {one.group: (one.cost_usd, one.unpriced) for one in await store.totals("user")}
+    assert totals == {"victim": (Decimal("0.5"), 0), "mallory": (Decimal(0), 1)}
+    message = (await store.read(name))[1].message
+    assert (message.metadata.user_id, message.metadata.team_id) == ("mallory", None)
+    assert (await store.verify()).is_sound
+    with pytest.raises(InputError):
+        await store.repair_usage(name, 9)
+
+
+async def test_a_deleted_session_leaves_nothing_impossible_in_the_totals(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = await poisoned(store, monkeypatch, usage_of(**FORGED), usage_of(**FORGED), usage_of(cost_usd=None))
+    await store.delete_session(name)
+    (total,) = await store.totals("user")
+    assert (total.messages, total.input_tokens, total.cost_usd, total.unpriced) == (3, 10, 0, 1)
+    assert (await store.verify()).is_sound
+
+
+async def test_what_an_earlier_version_left_of_deleted_sessions_is_repaired_as_well(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    async with open_store(f"sqlite:///{file}") as store:
+        session = await store.create_session()
+        await store.append(session.id, answered("x", user_id="victim", usage=usage_of()))
+        await store.delete_session(session.id)
+    connection = apsw.Connection(str(file))
+    connection.execute("UPDATE past_usage SET input_tokens = 9223372036854775807, cost_usd = '-5'")
+    connection.close()
+    async with open_store(f"sqlite:///{file}") as store:
+        (total,) = await store.totals("user")
+        assert (total.input_tokens, total.cost_usd) == (0, 0)
+        assert [one.is_as_written for one in (await store.verify()).damage] == [True]
+        (done,) = await store.repair_usage()
+        assert (done.session_id, done.user_id, done.before["cost_usd"]) == ("", "victim", "-5")
+        assert (await store.verify()).is_sound
+
+
+async def test_calls_without_a_price_are_counted_apart(store: Store) -> None:
+    session = await store.create_session(user_id="ann")
+    usages = [usage_of(), usage_of(cost_usd=None, pricing_version=UNPRICED), usage_of(cost_usd=Decimal(0))]
+    await store.append(session.id, [answered("x", model="a:x", user_id="ann", usage=one) for one in usages])
+    (total,) = await store.totals("model")
+    assert (total.messages, total.cost_usd, total.unpriced) == (3, Decimal("0.5"), 1)
+    await store.keep_repricing("v2", [(session.id, 2, Decimal("0.25"))])
+    (repriced,) = await store.repriced_totals("model", "v2")
+    assert (repriced.cost_usd, repriced.unpriced) == (Decimal("0.75"), 0)
+    assert (await store.verify()).is_sound
+    await store.delete_session(session.id)
+    assert [(one.cost_usd, one.unpriced) for one in await store.totals("model")] == [(Decimal("0.5"), 1)]
+
+
+async def test_a_store_of_an_earlier_version_counts_its_unpriced_zeros_apart(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    async with open_store(f"sqlite:///{file}") as store:
+        session = await store.create_session()
+        zero = usage_of(cost_usd=Decimal(0))
+        usages = [zero, zero.replace(pricing_version=UNPRICED), zero.replace(pricing_version=NOT_RECORDED)]
+        extra = {"usage": {"pricing_version": UNPRICED}}
+        await store.append(session.id, [answered("x", usage=one, extra=extra) for one in usages])
+    connection = apsw.Connection(str(file))
+    for table in ("usage", "past_usage"):
+        connection.execute(f"ALTER TABLE {table} DROP COLUMN unpriced")
+    connection.pragma("user_version", 10)
+    connection.close()
+    async with open_store(f"sqlite:///{file}") as store:
+        (total,) = await store.totals("session")
+        assert (total.messages, total.unpriced) == (3, 2)
+        assert [row.message.metadata.usage.state for row in await store.read(session.id)] == [  # type: ignore[union-attr]
+            "priced",
+            "unpriced",
+            "unpriced",
+        ]
+        assert (await store.verify()).is_sound
