@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import struct
 import zlib
 
@@ -52,6 +53,56 @@ def webp_extended(width: int, height: int) -> bytes:
     return b"RIFF" + struct.pack("<I", len(body) + 4) + b"WEBP" + body
 
 
+# A picture of 64 × 48 pixels, red, and blue in its upper left quarter: made for these tests with libheif.
+HEIC = base64.b64decode(
+    "AAAAHGZ0eXBoZWljAAAAAG1pZjFoZWljbWlhZgAAAX1tZXRhAAAAAAAAACFoZGxyAAAAAAAAAABwaWN0AAAAAAAAAAAAAAAAAAAA"
+    "ACJpbG9jAAAAAERAAAEAAQAAAAABoQABAAAAAAAAADYAAAAjaWluZgAAAAAAAQAAABVpbmZlAgAAAAABAABodmMxAAAAAA5waXRt"
+    "AAAAAAABAAAA/WlwcnAAAADdaXBjbwAAAHZodmNDAQNwAAAAkAAAAAAAHvAA/P34+AAADwNgAAEAGEABDAH//wNwAAADAJAAAAMA"
+    "AAMAHroCQGEAAQAqQgEBA3AAAAMAkAAAAwAAAwAeoCCBBZbq5Ka5uAhoMCAAAAMDIAAAAwAhYgABAAZEAcFzwIkAAAATY29scm5j"
+    "bHgAAQANAAaAAAAAFGlzcGUAAAAAAAAAQAAAAEAAAAAoY2xhcAAAAEAAAAABAAAAMAAAAAEAAAAAAAAAAv////AAAAACAAAAEHBp"
+    "eGkAAAAAAwgICAAAABhpcG1hAAAAAAAAAAEAAQWBAgMFhAAAAD5tZGF0AAAAMigBr1j5Et3/5z7kdaL/TFLxzDULTMD+cLXZPram"
+    "U7H1q3P/f/Qm/fmg1oRMlGRaQ4lW"
+)
+
+
+def heic(width: int = 64, height: int = 48) -> bytes:
+    """The same picture, of which its header says another size."""
+    at = HEIC.index(b"ispe") + 8
+    return HEIC[:at] + struct.pack(">II", width, height) + HEIC[at + 8 :]
+
+
+def box(name: bytes, *parts: bytes) -> bytes:
+    body = b"".join(parts)
+    return struct.pack(">I", len(body) + 8) + name + body
+
+
+def mp4(*handlers: bytes) -> bytes:
+    """An ISO media file with a track of each kind."""
+    tracks = [box(b"trak", box(b"mdia", box(b"hdlr", bytes(8), kind, bytes(13)))) for kind in handlers]
+    return box(b"ftyp", b"M4A ", bytes(4), b"isom") + box(b"moov", *tracks) + box(b"mdat", bytes(32))
+
+
+def ogg(packet: bytes) -> bytes:
+    """The first page of a stream."""
+    return b"OggS\0\x02" + bytes(20) + bytes([1, len(packet)]) + packet
+
+
+def webm(*codecs: bytes) -> bytes:
+    head = b"\x42\x86\x81\x01\x42\x82\x84webm"
+    tracks = b"".join(b"\xae\x86" + bytes([0x80 | len(codec)]) + codec for codec in codecs)
+    return b"\x1aE\xdf\xa3" + bytes([0x80 | len(head)]) + head + b"\x16T\xaek" + tracks
+
+
+def wav() -> bytes:
+    form = b"fmt " + struct.pack("<IHHIIHH", 16, 1, 1, 8_000, 16_000, 2, 16)
+    body = b"WAVE" + b"LIST" + struct.pack("<I", 4) + b"INFO" + form + b"data" + struct.pack("<I", 4) + bytes(4)
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+MP3_FRAME = b"\xff\xfb\x90\x00" + bytes(413)  # 128 kbit/s at 44.1 kHz
+AAC_FRAME = b"\xff\xf1\x50\x80\x01\x1f\xfc\x00"
+ID3 = b"ID3\x04\0\0\0\0\0\x0a" + b"TIT2" + bytes(6)
+
 PDF = b"%PDF-1.4\n1 0 obj<</Type/Catalog>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n"
 TEXT = "帮我看看这张图\nand a second line\n".encode()
 SCRIPT = b"<script>document.title='owned'</script>"
@@ -62,6 +113,14 @@ TAKEN = {
     "image/jpeg": jpeg(),
     "image/gif": gif(),
     "image/webp": webp(),
+    "image/heic": HEIC,
+    "audio/mpeg": ID3 + MP3_FRAME * 3,
+    "audio/wav": wav(),
+    "audio/mp4": mp4(b"soun"),
+    "audio/aac": AAC_FRAME * 3,
+    "audio/ogg": ogg(b"OpusHead\x01\x01" + bytes(10)),
+    "audio/flac": b"fLaC\0\0\0\x22" + bytes(34),
+    "audio/webm": webm(b"A_OPUS"),
     "application/pdf": PDF,
     "text/plain": TEXT,
 }
@@ -90,6 +149,17 @@ REFUSED = {
     "gif cut": b"GIF89a",
     "webp cut": webp()[:14],
     "riff of another kind": b"RIFF\x10\0\0\0WAVEfmt " + b"\0" * 16,
+    "heic without a picture": HEIC[:28] + bytes(60),
+    "heif of another codec": HEIC.replace(b"hvc1", b"av01"),
+    "film": mp4(b"vide", b"soun"),
+    "film without sound": mp4(b"vide"),
+    "webm film": webm(b"V_VP9", b"A_OPUS"),
+    "ogg film": ogg(b"\x80theora\x03\x02\x01"),
+    "wave without samples": wav()[:-12],
+    "one sync word": b"\xff\xfb\x90\x00" + bytes(600),
+    "a tag and no sound": ID3 + b"\x01" * 40,
+    "flac cut": b"fLaC" + bytes(10),
+    "mp3 and html": ID3[:9] + b"\x32<html>" + SCRIPT + bytes(5) + MP3_FRAME * 2,
     "zip": b"PK\3\4" + b"\0" * 40,
     "program": b"\x7fELF\2\1\1" + b"\0" * 40,
     "bmp": b"BM" + b"\0" * 60,

@@ -14,6 +14,7 @@ from tests.attachments.samples import (
     TAKEN,
     TEXT,
     gif,
+    heic,
     jpeg,
     png,
     webp,
@@ -53,6 +54,11 @@ def test_parameters_letters_and_old_names_of_a_declared_type_do_not_matter() -> 
     assert checked_kind(b"# Title\n", "text/markdown") == "text/plain"
     assert checked_kind(b'{"a": 1}', "application/json") == "text/plain"
     assert code_of(png(), "text/csv") == "type_mismatch"
+    assert checked_kind(TAKEN["image/heic"], "image/heif") == "image/heic"
+    assert checked_kind(TAKEN["audio/webm"], "audio/webm;codecs=opus") == "audio/webm"
+    assert checked_kind(TAKEN["audio/mp4"], "audio/x-m4a") == "audio/mp4"
+    assert checked_kind(TAKEN["audio/mpeg"], "audio/mp3") == "audio/mpeg"
+    assert checked_kind(TAKEN["audio/ogg"], "audio/opus") == "audio/ogg"
 
 
 @pytest.mark.parametrize("declared", ["text/html", "image/svg+xml", "text/css", "image/*", "x", "\r\nSet-Cookie: a"])
@@ -71,7 +77,7 @@ def test_what_is_a_good_file_besides_something_else_is_taken(name: str) -> None:
     assert kind_of(SLIPPING[name]) in ("image/gif", "image/png", "text/plain")
 
 
-@pytest.mark.parametrize("make", [png, jpeg, gif, webp, webp_extended, webp_with_loss])
+@pytest.mark.parametrize("make", [png, jpeg, gif, heic, webp, webp_extended, webp_with_loss])
 def test_a_picture_is_as_large_as_its_header_says(make: type) -> None:
     limit = 16_383 if make in (webp, webp_with_loss) else 16_384  # the most that these can say
     assert kind_of(make(limit, 10)).startswith("image/")

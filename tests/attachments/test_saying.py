@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
+import sys
 from datetime import UTC, datetime
 
 import pytest
 
 import dragoman
 from dragoman import Message, MessageMetadata, Role, dialects
-from dragoman.attachments import Stored, attachment_block, message_metadata, serving_headers
+from dragoman.attachments import Stored, attachment_block, message_metadata, model_block, serving_headers
+from dragoman.errors import AttachmentError
 from dragoman.exchange import Request
-from dragoman.message import Attachment, DocumentBlock, ImageBlock, TextBlock
+from dragoman.message import Attachment, AudioBlock, DocumentBlock, ImageBlock, TextBlock
 from dragoman.rules import media_problem
-from tests.attachments.samples import PDF, TAKEN, TEXT, png
+from tests.attachments.samples import HEIC, PDF, TAKEN, TEXT, png
 
 WHEN = datetime(2026, 3, 13, 10, tzinfo=UTC)
 META = MessageMetadata()
@@ -28,6 +31,36 @@ def stored(mime_type: str, ending: str = "bin", name: str | None = None) -> Stor
 def test_a_picture_becomes_an_image_block_that_breaks_no_rule(mime_type: str) -> None:
     block = attachment_block(stored(mime_type), TAKEN[mime_type])
     assert isinstance(block, ImageBlock)
+    assert block.media_type == mime_type
+    assert base64.b64decode(block.source.data) == TAKEN[mime_type]
+    assert media_problem(block) is None
+
+
+async def test_a_heic_picture_becomes_a_jpeg_for_the_model() -> None:
+    pictures = pytest.importorskip("PIL.Image")
+    pytest.importorskip("pi_heif")
+    block = await model_block(stored("image/heic", "heic"), HEIC)
+    assert isinstance(block, ImageBlock)
+    assert block.media_type == "image/jpeg"
+    assert media_problem(block) is None
+    picture = pictures.open(io.BytesIO(base64.b64decode(block.source.data)))
+    assert picture.size == (64, 48)
+    red, _, blue = picture.getpixel((60, 40))
+    assert red > 2 * blue
+    with pytest.raises(AttachmentError) as caught:
+        await model_block(stored("image/heic", "heic"), HEIC[:200])
+    assert caught.value.code == "type_not_allowed"
+
+
+async def test_without_the_extra_a_heic_picture_is_passed_on_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pi_heif", None)
+    assert await model_block(stored("image/heic", "heic"), HEIC) == attachment_block(stored("image/heic"), HEIC)
+
+
+@pytest.mark.parametrize("mime_type", [mime_type for mime_type in TAKEN if mime_type.startswith("audio/")])
+def test_an_audio_file_becomes_an_audio_block(mime_type: str) -> None:
+    block = attachment_block(stored(mime_type), TAKEN[mime_type])
+    assert isinstance(block, AudioBlock)
     assert block.media_type == mime_type
     assert base64.b64decode(block.source.data) == TAKEN[mime_type]
     assert media_problem(block) is None
@@ -86,6 +119,8 @@ def test_a_picture_reaches_the_model_in_every_dialect_that_has_pictures(name: st
         ("image/jpeg", "jpg", "image/jpeg", "inline"),
         ("image/gif", "gif", "image/gif", "inline"),
         ("image/webp", "webp", "image/webp", "inline"),
+        ("image/heic", "heic", "image/heic", "attachment"),
+        ("audio/mpeg", "mp3", "audio/mpeg", "attachment"),
         ("application/pdf", "pdf", "application/pdf", "attachment"),
         ("text/plain", "txt", "text/plain; charset=utf-8", "attachment"),
         ("image/svg+xml", "svg", "application/octet-stream", "attachment"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
@@ -162,6 +164,79 @@ async def test_a_url_that_the_storage_signs_is_served_by_it(in_supabase: Attachm
     assert url.startswith(f"http://{supabase.url}/storage/v1/object/sign/agent-files/agent-inputs/ann/t/r/")
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         assert (answer.status, answer.content_type, await answer.read()) == (200, "image/png", png())
+
+
+@pytest.fixture(params=["with the project's secret", "without it"])
+def with_own_key(
+    request: pytest.FixtureRequest, supabase: SupabaseServer, runner: asyncio.Runner
+) -> Iterator[Attachments]:
+    """A storage that signs with a key of its own, whether or not we know the secret of the project."""
+    environment = dict(ENVIRONMENT)
+    if request.param == "without it":
+        del environment["SUPABASE_JWT_SECRET"]
+    supabase.sign_with_own_key()
+    url = f"supabase://{supabase.url}/agent-files?scheme=http&also=files.example.com"
+    made = open_attachments(url, base_url=BASE, environment=environment)
+    yield made
+    runner.run(made.close())
+
+
+async def test_a_token_that_only_the_storage_can_verify_is_verified_by_it(
+    with_own_key: Attachments, supabase: SupabaseServer
+) -> None:
+    stored = await with_own_key.put(ANN, "t", "r", png(), declared_type="image/png")
+    url = await with_own_key.signed_url(stored.bucket, stored.path, ANN, 60)
+    assert (await with_own_key.received(url, ANN, "image/png"))[1] == png()
+    elsewhere = url.replace(f"http://{supabase.url}", "https://files.example.com")  # which nobody answers
+    assert (await with_own_key.received(elsewhere, ANN, "image/png"))[1] == png()
+    with pytest.raises(DragomanError) as caught:
+        await with_own_key.received(url, BOB, "image/png")
+    assert caught.value.code == "attachment_not_found"
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"scope": "upload"}, "bad_signature"),
+        ({"url": "agent-files/agent-inputs/ann/t/r/other.png"}, "bad_signature"),
+        ({"exp": NOW - 10}, "url_expired"),
+    ],
+)
+async def test_a_token_that_the_storage_refuses_is_refused(
+    with_own_key: Attachments, supabase: SupabaseServer, changes: dict[str, Any], code: str
+) -> None:
+    supabase.kept[f"agent-files/{PATH}"] = png(), "image/png"
+    url = url_with(supabase.token(**claims(**changes)), host=f"http://{supabase.url}")
+    with pytest.raises(DragomanError) as caught:
+        await with_own_key.received(url, ANN)
+    assert caught.value.code == code
+    for token in (jwt(claims(), secret="x" * 32), supabase.token(**claims())[:-2] + "AA", "x", "a.b.c"):
+        with pytest.raises(DragomanError) as caught:
+            await with_own_key.received(url_with(token, host=f"http://{supabase.url}"), ANN)
+        assert caught.value.code == "bad_signature"
+
+
+async def test_the_storage_is_asked_only_about_files_of_the_caller(
+    with_own_key: Attachments, supabase: SupabaseServer
+) -> None:
+    supabase.kept[f"agent-files/{PATH}"] = png(), "image/png"
+    with pytest.raises(DragomanError) as caught:
+        await with_own_key.received(url_with("a.e30.c", host=f"http://{supabase.url}"), BOB)
+    assert (caught.value.code, supabase.asked) == ("attachment_not_found", [])
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(404, "attachment_not_found"), (429, "storage_failed"), (302, "storage_failed"), (503, "storage_failed")],
+)
+async def test_a_storage_that_cannot_say_is_a_failure_of_storage(
+    with_own_key: Attachments, supabase: SupabaseServer, status: int, code: str
+) -> None:
+    supabase.kept[f"agent-files/{PATH}"] = png(), "image/png"
+    supabase.answers["GET sign"] = web.Response(status=status, headers={"Location": "http://127.0.0.1:9/"})
+    with pytest.raises(DragomanError) as caught:
+        await with_own_key.received(url_with(supabase.token(**claims()), host=f"http://{supabase.url}"), ANN)
+    assert caught.value.code == code
 
 
 async def test_what_others_put_into_the_bucket_is_looked_at(in_supabase: Attachments, supabase: SupabaseServer) -> None:

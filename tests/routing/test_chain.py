@@ -278,7 +278,7 @@ def test_a_decision_that_stands_raises_nothing_and_its_payload_is_json() -> None
 # --- gates -----------------------------------------------------------------------------------------------------------
 
 TOOL = ToolDefinition("read_file", "Reads.", {"type": "object"}, SideEffects.READ)
-ALL_NEEDS = Needs(images=True, tools=True, system_prompt=True, structured_output=True)
+ALL_NEEDS = Needs(images=True, audio=True, tools=True, system_prompt=True, structured_output=True)
 HARMLESS = """
 [providers.acme]
 title = "Acme"
@@ -290,7 +290,9 @@ dialect = "openai_chat"
 def test_gates_are_asked_in_their_order() -> None:
     """A model that can nothing is freed of one obstacle after the other."""
     rows: dict[str, Any] = {"supports_tools": False, "supports_system_prompt": False, "max_context_tokens": 10}
-    facts = msgspec.structs.replace(turn("hello", estimated_input_tokens=11), needs=ALL_NEEDS)
+    facts = turn("hello", estimated_input_tokens=11)
+    facts = msgspec.structs.replace(facts, needs=ALL_NEEDS, offered_side_effects=("write",))
+    allowed: dict[str, tuple[str, ...]] = {"write": ("acme:other",)}
     configured: list[str] = []
     reachable = down("acme:m")
     seen = []
@@ -300,12 +302,13 @@ def test_gates_are_asked_in_their_order() -> None:
         ("supports_tools", True),
         ("supports_system_prompt", True),
         ("supports_structured_output", True),
+        ("supports_audio", True),
     ]
 
     def failure() -> str | None:
         overlay = {"models": {"acme:m": rows}}
         registry = Registry(catalog.Catalog(catalog.rows_from(HARMLESS), "t").overlaid(overlay), configured)
-        return validation_failure("acme:m", facts, registry, reachable)
+        return validation_failure("acme:m", facts, registry, reachable, allowed)
 
     seen.append(failure())
     configured.append("acme")
@@ -314,6 +317,8 @@ def test_gates_are_asked_in_their_order() -> None:
     for name, value in steps:
         seen.append(failure())
         rows[name] = value
+    seen.append(failure())
+    allowed.clear()
     assert seen == list(FAILURES)
     assert failure() is None
 
@@ -325,6 +330,7 @@ def test_gates_are_asked_in_their_order() -> None:
         (Needs(tools=True), "mute", "no_tool_support"),
         (Needs(system_prompt=True), "mute", "no_system_prompt_support"),
         (Needs(structured_output=True), "quick", "no_structured_output_support"),
+        (Needs(audio=True), "text", "no_audio_support"),
     ],
 )
 def test_a_gate_is_only_asked_where_the_turn_needs_it(needs: Needs, model: str, failure: str) -> None:
@@ -332,6 +338,19 @@ def test_a_gate_is_only_asked_where_the_turn_needs_it(needs: Needs, model: str, 
     assert validation_failure(model, facts, REGISTRY, Availability()) is None
     needing = msgspec.structs.replace(facts, needs=needs)
     assert validation_failure(model, needing, REGISTRY, Availability()) == failure
+
+
+def test_images_of_a_type_that_a_model_does_not_take_are_like_no_vision() -> None:
+    row = {"supports_images": True, "accepted_image_media_types": ["image/png"]}
+    overlay = {"models": {"acme:m": row}}
+    registry = Registry(catalog.Catalog(catalog.rows_from(HARMLESS), "t").overlaid(overlay), ["acme"])
+
+    def failure(*types: str) -> str | None:
+        facts = msgspec.structs.replace(turn("hello"), needs=Needs(images=True, image_types=types))
+        return validation_failure("acme:m", facts, registry, Availability())
+
+    assert failure("image/png", "image/*") is None
+    assert failure("image/png", "image/heic") == "no_vision_support"
 
 
 def test_a_prompt_that_just_fits_is_let_through() -> None:

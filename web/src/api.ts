@@ -171,6 +171,11 @@ export async function signedUrl(bucket: string, path: string): Promise<string> {
   return (await json<{ url: string }>(`/attachments/signed-url${query({ bucket, path })}`)).url;
 }
 
+// Pictures that every browser can show; HEIC is not among them.
+export function isShown(mime: string): boolean {
+  return ["image/png", "image/jpeg", "image/gif", "image/webp"].includes(mime);
+}
+
 // A server on this machine may call itself by another of its names than the page does.
 export function ours(url: string): string {
   const given = new URL(url, location.href);

@@ -21,7 +21,7 @@ interface Upload {
   fault: string | null;
 }
 
-const TAKEN = "image/png,image/jpeg,image/gif,image/webp,application/pdf,text/plain,.md,.csv,.json";
+const TAKEN = "image/png,image/jpeg,image/gif,image/webp,image/heic,image/heif,audio/*,application/pdf,text/plain,.md,.csv,.json";
 const MOST = 10;
 const suggestion = new Cell<string | null>(null);
 let counter = 0;
@@ -70,7 +70,7 @@ export function Composer({ conversation, view }: { conversation: Conversation; v
   const add = (given: Iterable<File>) => {
     for (const file of [...given].slice(0, MOST)) {
       const id = ++counter;
-      const preview = file.type.startsWith("image/") ? URL.createObjectURL(file) : null;
+      const preview = api.isShown(file.type) ? URL.createObjectURL(file) : null;
       setUploads((now) => [...now, { id, name: file.name, preview, stored: null, fault: null }]);
       api.upload(file, conversation.id).then(
         (stored) => change(id, { stored: { ...stored, name: stored.name ?? file.name } }),
@@ -171,8 +171,7 @@ function UploadShown({ upload, onRemove }: { upload: Upload; onRemove: () => voi
 
 // A file that the server has already.
 function uploaded(stored: Stored): Upload {
-  const isPicture = stored.mime_type.startsWith("image/");
-  return { id: ++counter, name: stored.name ?? stored.mime_type, preview: isPicture ? api.ours(stored.url) : null, stored, fault: null };
+  return { id: ++counter, name: stored.name ?? stored.mime_type, preview: api.isShown(stored.mime_type) ? api.ours(stored.url) : null, stored, fault: null };
 }
 
 function said(error: unknown): string {

@@ -201,7 +201,8 @@ function contentOf({ text, files }: Draft): unknown {
 }
 
 function partOf(file: Stored): unknown {
-  const type = file.mime_type.startsWith("image/") ? "image" : "document";
+  const kind = file.mime_type.split("/")[0] ?? "";
+  const type = ["image", "audio"].includes(kind) ? kind : "document";
   return { type, source: { type: "url", value: file.url, mimeType: file.mime_type }, metadata: { filename: file.name ?? "" } };
 }
 

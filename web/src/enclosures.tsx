@@ -35,7 +35,7 @@ function Shown({ enclosure, number }: { enclosure: Enclosure; number: number }) 
   const name = enclosure.name || mime;
   if (isGone || (!place && !url)) return <span class="file muted">{name} {isGone ? "(no longer kept)" : ""}</span>;
   if (!url) return <span class="placeholder" aria-label="Loading a picture" />;
-  if (mime.startsWith("image/")) {
+  if (api.isShown(mime)) {
     return (
       <a href={url} target="_blank" rel="noopener noreferrer">
         <img src={url} alt={`Picture ${number}${enclosure.name ? `: ${enclosure.name}` : ""}`} onError={() => setGone(true)} />

@@ -4,7 +4,7 @@
         stored = await attachments.put(owner, thread, run, data, declared_type="image/png")
         url = await attachments.signed_url(stored.bucket, stored.path, owner)
         stored, data = await attachments.received(url, owner, "image/png")     a URL that came with a message
-        attachment_block(stored, data), message_metadata(stored)               what the message says of it
+        await model_block(stored, data), message_metadata(stored)              what the message says of it
         opened = await attachments.open(stored.bucket, stored.path, None)      for whoever has shown a signed URL
         serving_headers(opened)
 
@@ -12,18 +12,18 @@
         await delete_with_files(store, session.id, Owners.of(session), files)  a session, and the files of it alone
 
 Bytes come in from a door and go out to a browser or into a message; they are kept in a folder, in a bucket of S3 or in
-Supabase storage. ``STATUSES`` has the HTTP status for the code of each error. The one rule: parsing a URL proves
-nothing. A path is used only if it is the caller's, and a URL only if its token is ours.
+Supabase storage. ``STATUSES`` has the HTTP status for the code of each error. Invariant: a path is used only if it is
+the caller's, and a URL only if its token is verified, by us or by the storage that signed it.
 """
 
 from __future__ import annotations
 
 from dragoman.attachments.deleting import delete_with_files
 from dragoman.attachments.keys import SigningKeys
-from dragoman.attachments.kinds import kind_of
+from dragoman.attachments.kinds import kind_of, named_type
 from dragoman.attachments.paths import cleaned_name
 from dragoman.attachments.room import KEYS_VARIABLE, Attachments, Erasing, Files, open_attachments, open_files
-from dragoman.attachments.saying import attachment_block, is_attached_text, message_metadata
+from dragoman.attachments.saying import attachment_block, is_attached_text, message_metadata, model_block
 from dragoman.attachments.serving import serving_headers
 from dragoman.attachments.urls import ROUTE, SignedUrl, parse_signed_url
 from dragoman.attachments.values import MAX_BYTES, MAX_TTL_S, STATUSES, Opened, Owner, Place, Storage, Stored
@@ -50,6 +50,8 @@ __all__ = [
     "is_attached_text",
     "kind_of",
     "message_metadata",
+    "model_block",
+    "named_type",
     "open_attachments",
     "open_files",
     "parse_signed_url",

@@ -1,8 +1,9 @@
-"""What a file is, by its bytes: the six types that are taken, and how large a picture says it is.
+"""What a file is, by its bytes: pictures, audio, PDF and plain text, and how large a picture says it is.
 
 ``kind_of(data)`` tells the type or refuses; ``checked_kind(data, declared)`` also compares it with what was declared.
-Nothing is decoded: headers are read. The one rule: what a browser could take for a page or a script is not a picture,
-a PDF or a plain text, whatever it begins with. What slips through is harmless as it is served (see ``serving``).
+Nothing is decoded: headers are read. Invariant: what a browser could take for a page or a script is not a picture, an
+audio file, a PDF or a plain text, whatever it begins with. What slips through is harmless as it is served (see
+``serving``).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from dragoman.attachments.media import audio_type_of, heic_size, is_heic
 from dragoman.attachments.values import MAX_BYTES, MAX_PIXELS, MAX_SIDE, MAX_TEXT_BYTES
 from dragoman.errors import AttachmentError
 
@@ -18,13 +20,41 @@ EXTENSIONS: Final = {
     "image/jpeg": "jpg",
     "image/gif": "gif",
     "image/webp": "webp",
+    "image/heic": "heic",
+    "audio/mpeg": "mp3",
+    "audio/wav": "wav",
+    "audio/mp4": "m4a",
+    "audio/aac": "aac",
+    "audio/ogg": "ogg",
+    "audio/flac": "flac",
+    "audio/webm": "weba",
     "application/pdf": "pdf",
     "text/plain": "txt",
 }
-_TYPES: Final = {**{extension: mime for mime, extension in EXTENSIONS.items()}, "jpeg": "image/jpeg"}
+_TYPES: Final = {
+    **{extension: mime for mime, extension in EXTENSIONS.items()},
+    "jpeg": "image/jpeg",
+    "heif": "image/heic",
+    "oga": "audio/ogg",
+    "opus": "audio/ogg",
+}
 _ALIASES: Final = {  # other names of a type; texts that browsers name by their ending are kept and served as plain ones
     "image/jpg": "image/jpeg",
     "image/pjpeg": "image/jpeg",
+    "image/heif": "image/heic",
+    "audio/mp3": "audio/mpeg",
+    "audio/x-mp3": "audio/mpeg",
+    "audio/mpeg3": "audio/mpeg",
+    "audio/x-wav": "audio/wav",
+    "audio/wave": "audio/wav",
+    "audio/vnd.wave": "audio/wav",
+    "audio/m4a": "audio/mp4",
+    "audio/x-m4a": "audio/mp4",
+    "audio/x-aac": "audio/aac",
+    "audio/aacp": "audio/aac",
+    "audio/opus": "audio/ogg",
+    "application/ogg": "audio/ogg",
+    "audio/x-flac": "audio/flac",
     "application/x-pdf": "application/pdf",
     "application/json": "text/plain",
     "text/csv": "text/plain",
@@ -45,6 +75,12 @@ _BOM: Final = b"\xef\xbb\xbf"
 def type_of_path(path: str) -> str:
     """The type that our own paths end in."""
     return _TYPES.get(path.rpartition(".")[2], "application/octet-stream")
+
+
+def named_type(declared: str | None) -> str | None:
+    """The type that is taken and that somebody means by a name of it, perhaps an old one; none if there is none."""
+    said = _bare(declared)
+    return said if said in EXTENSIONS else None
 
 
 def checked_kind(data: bytes, declared: str | None) -> str:
@@ -77,7 +113,7 @@ def kind_of(data: bytes) -> str:
         return _text(data)
     if _MARKUP.search(data[:_SNIFFED]):
         raise _not_allowed(f"it begins as {mime_type}, and has a page or a script in it")
-    if mime_type != "application/pdf":
+    if mime_type.startswith("image/"):
         _check_size(_picture_size(data, mime_type))
     return mime_type
 
@@ -100,7 +136,7 @@ def _begins(data: bytes) -> str | None:
         case head if re.match(rb"%PDF-[12]\.\d", head):
             return "application/pdf"
         case _:
-            return None
+            return "image/heic" if is_heic(data) else audio_type_of(data)
 
 
 def _text(data: bytes) -> str:
@@ -108,9 +144,9 @@ def _text(data: bytes) -> str:
     try:
         body.decode("utf-8")
     except UnicodeDecodeError:
-        raise _not_allowed("it is no picture or PDF that is known here, and no text in UTF-8") from None
+        raise _not_allowed("it is no picture, audio file or PDF that is known here, and no text in UTF-8") from None
     if _CONTROL.search(body):
-        raise _not_allowed("it is no picture or PDF that is known here, and has signs that no text has")
+        raise _not_allowed("it is no picture, audio file or PDF that is known here, and has signs that no text has")
     if _PAGE.match(body) or b"http://www.w3.org/2000/svg" in body[:_SNIFFED]:
         raise _not_allowed("it is a page or a drawing, and no plain text")
     if len(data) > MAX_TEXT_BYTES:
@@ -119,7 +155,8 @@ def _text(data: bytes) -> str:
 
 
 def _not_allowed(why: str) -> AttachmentError:
-    return AttachmentError(why, remedy="PNG, JPEG, GIF, WebP, PDF and plain text are taken", code="type_not_allowed")
+    taken = "PNG, JPEG, GIF, WebP, HEIC, MP3, WAV, M4A, AAC, Ogg, FLAC, WebM audio, PDF and plain text"
+    return AttachmentError(why, remedy=f"Send one of {taken}", code="type_not_allowed")
 
 
 # --- pictures --------------------------------------------------------------------------------------------------------
@@ -143,6 +180,8 @@ def _picture_size(data: bytes, mime_type: str) -> tuple[int, int]:
             size = _jpeg_size(data)
         case "image/gif":
             size = _gif_size(data)
+        case "image/heic":
+            size = heic_size(data)
         case _:
             size = _webp_size(data)
     if size is None or 0 in size:

@@ -144,17 +144,18 @@ class Attachments(Files):
         Without an owner it is who has the URL that may read: for the door that serves it, and for nothing else.
         """
         place, whose = self._urls.verified(url, self.clock() if now is None else now)
-        if owner is not None:
-            checked_owner(place.path, owner)
-            if whose is not None and whose != owner:
-                raise missing()
-        return place
+        return _of_owner(place, whose, owner)
 
     async def received(
         self, url: str, owner: Owner, declared_type: str | None = None, name: str | None = None
     ) -> tuple[Stored, bytes]:
-        """The file behind a signed URL that came with a message. The URL itself is never called."""
-        place = self.verify(url, owner)
+        """The file behind a signed URL that came with a message, if it is this owner's.
+
+        The host that the URL names is never called. A token that only the storage can verify is shown to the storage
+        that was configured, and only for a path of the owner's own.
+        """
+        place, whose = await self._urls.confirmed(url, owner, self.clock())
+        place = _of_owner(place, whose, owner)
         return await self.read(place.bucket, place.path, owner, declared_type, name)
 
     async def direct_url(self, bucket: str, path: str, ttl_s: int = 60) -> str | None:
@@ -164,6 +165,15 @@ class Attachments(Files):
     def _stored(self, path: str, mime_type: str, data: bytes, name: str | None) -> Stored:
         digest = hashlib.sha256(data).hexdigest()
         return Stored(self.bucket, path, mime_type, len(data), digest, cleaned_name(name))
+
+
+def _of_owner(place: Place, whose: Owner | None, owner: Owner | None) -> Place:
+    """The place, if it is the owner's and the URL was made for them; without an owner, any place."""
+    if owner is not None:
+        checked_owner(place.path, owner)
+        if whose is not None and whose != owner:
+            raise missing()
+    return place
 
 
 async def _collected(data: AsyncIterable[bytes] | bytes) -> bytes:

@@ -5,24 +5,40 @@ The one rule: metadata is bucket, path and type. A URL is never in it.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Final
 
+from dragoman.attachments.heic import jpeg_from_heic
 from dragoman.attachments.values import Stored
-from dragoman.message import Attachment, ContentBlock, DocumentBlock, ImageBlock, ImageSource, TextBlock
+from dragoman.message import Attachment, AudioBlock, ContentBlock, DocumentBlock, ImageBlock, ImageSource, TextBlock
 
 _HERE: Final = "attachments"  # no dialect: who writes one out passes over it
 
 
-def attachment_block(stored: Stored, data: bytes) -> ImageBlock | DocumentBlock | TextBlock:
-    """What a model is given of it. Every dialect writes these blocks in its own way."""
+async def model_block(stored: Stored, data: bytes) -> ImageBlock | AudioBlock | DocumentBlock | TextBlock:
+    """What a model is given of it; a HEIC picture as JPEG, if the extra that decodes it is installed."""
+    if stored.mime_type == "image/heic":
+        jpeg = await asyncio.to_thread(jpeg_from_heic, data)
+        if jpeg is not None:
+            return ImageBlock(_source(jpeg), "image/jpeg")
+    return attachment_block(stored, data)
+
+
+def attachment_block(stored: Stored, data: bytes) -> ImageBlock | AudioBlock | DocumentBlock | TextBlock:
+    """What a model is given of it as it is. Every dialect writes these blocks in its own way."""
     if stored.mime_type == "text/plain":
         text = f"{stored.name or 'Attached text'}:\n\n{data.decode('utf-8-sig')}"
         return TextBlock(text, {"dialect": _HERE, "path": stored.path})
-    source = ImageSource("base64", base64.b64encode(data).decode("ascii"))
     if stored.mime_type.startswith("image/"):
-        return ImageBlock(source, stored.mime_type)
-    return DocumentBlock(source, stored.mime_type, stored.name)
+        return ImageBlock(_source(data), stored.mime_type)
+    if stored.mime_type.startswith("audio/"):
+        return AudioBlock(_source(data), stored.mime_type)
+    return DocumentBlock(_source(data), stored.mime_type, stored.name)
+
+
+def _source(data: bytes) -> ImageSource:
+    return ImageSource("base64", base64.b64encode(data).decode("ascii"))
 
 
 def is_attached_text(block: ContentBlock) -> bool:

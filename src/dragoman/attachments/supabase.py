@@ -1,9 +1,10 @@
 """Attachments in Supabase storage: ``supabase://project.supabase.co/bucket``.
 
-It keeps the files, serves them and signs their URLs. The key of the service and the secret of its tokens come from the
-environment (``SUPABASE_SERVICE_ROLE_KEY``, ``SUPABASE_JWT_SECRET``). A token that comes back to us is a JWT of HS256,
-and is verified here: signature, scope, exact path, end. The one rule: without the secret no URL is good, and nothing
-that a client sent is ever called; what we call is made of the address that was configured.
+It keeps the files, serves them and signs their URLs. The key of the service and, if it is known, the secret of its
+tokens come from the environment (``SUPABASE_SERVICE_ROLE_KEY``, ``SUPABASE_JWT_SECRET``). A token that comes back to us
+is a JWT. If it is signed with that secret by HS256 it is verified here: signature, scope, exact path, end. Newer
+projects sign URLs with a key that only the storage has; such a token is shown to the storage, which verifies it.
+Invariant: no address that a client sent is ever called; what we call is made of the address that was configured.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 import msgspec
 
-from dragoman.attachments.paths import checked_bucket, missing
+from dragoman.attachments.paths import checked_bucket, checked_owner, missing
 from dragoman.attachments.urls import changed, checked_base, from_base64url, over, parse_signed_url
 from dragoman.attachments.values import MAX_TTL_S, SKEW_S, Chunks, Owner, Place
 from dragoman.errors import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 KEY_VARIABLE: Final = "SUPABASE_SERVICE_ROLE_KEY"
 JWT_VARIABLE: Final = "SUPABASE_JWT_SECRET"
 _TIMEOUT_S: Final = 60
+_FIRST_BYTE: Final = {"Range": "bytes=0-0"}
 _THIS_MACHINE: Final = ("localhost", "127.0.0.1", "::1")
 
 
@@ -137,6 +139,8 @@ class SupabaseStorage:
         *,
         headers: Mapping[str, str] | None = None,
         data: bytes | None = None,
+        query: str = "",
+        key: bool = True,
     ) -> aiohttp.ClientResponse:
         """The answer to a request about an object, or about the bucket if there is no path."""
         import aiohttp  # noqa: PLC0415  only who uses Supabase waits for it to load
@@ -146,20 +150,16 @@ class SupabaseStorage:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S, sock_connect=5), cookie_jar=aiohttp.DummyCookieJar()
             )
-        key = self._key.reveal()
+        secret = self._key.reveal()
+        ours = {"Authorization": f"Bearer {secret}", "apikey": secret} if key else {}
         place = quote(self.bucket, safe="") + ("" if path is None else f"/{quote(path)}")
-        address = URL(f"{self._base}/storage/v1/{route}/{place}", encoded=True)
+        address = URL(f"{self._base}/storage/v1/{route}/{place}{query}", encoded=True)
         try:
             return await self._session.request(
                 method,
                 address,
                 data=None if data is None else io.BytesIO(data),  # as bytes, a large one would hold up the loop
-                headers={
-                    "Authorization": f"Bearer {key}",
-                    "apikey": key,
-                    "Accept-Encoding": "identity",
-                    **(headers or {}),
-                },
+                headers={**ours, "Accept-Encoding": "identity", **(headers or {})},
                 allow_redirects=False,
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -206,6 +206,45 @@ class SupabaseStorage:
         if expires <= now:
             raise over()
         return place, None
+
+    async def confirmed(self, url: str, owner: Owner, now: float) -> tuple[Place, None]:
+        """The same; a token that is not signed with our secret is shown to the storage, if the path is this owner's."""
+        signed = parse_signed_url(url, self._bases)
+        if self._is_signed_with_secret(signed.token):
+            return self.verified(url, now)
+        place = self.place(url)
+        checked_owner(place.path, owner)
+        expires = _unverified_claims(signed.token).get("exp")
+        if type(expires) is int and expires <= now:
+            raise over()
+        await self._check_with_storage(place.path, signed.token)
+        return place, None
+
+    def _is_signed_with_secret(self, token: str) -> bool:
+        if self._secret is None:
+            return False
+        try:
+            claims_of(token, self._secret.reveal())
+        except AttachmentUrlError:
+            return False
+        return True
+
+    async def _check_with_storage(self, path: str, token: str) -> None:
+        """Let the storage verify a token: it serves the first byte of the file for it, or it does not."""
+        response = await self._sent("GET", "object/sign", path, query=f"?token={token}", headers=_FIRST_BYTE, key=False)
+        if response.status in (200, 206):
+            response.close()
+            return
+        error = await _refused(response)
+        raise changed() if response.status in (400, 401, 403) and isinstance(error, StorageError) else error
+
+
+def _unverified_claims(token: str) -> dict[str, Any]:
+    """What a JWT says, whoever signed it: good for an error message, and for nothing else."""
+    try:
+        return msgspec.json.decode(from_base64url(token.split(".")[1]), type=dict[str, Any])
+    except (ValueError, IndexError, msgspec.MsgspecError):
+        raise changed() from None
 
 
 def claims_of(token: str, secret: str) -> dict[str, Any]:

@@ -123,3 +123,6 @@ class SignedUrls(Protocol):
 
     def verified(self, url: str, now: float) -> tuple[Place, Owner | None]:
         """Where a URL leads, if it is ours, unchanged and not over; and for whom it was made, if it says so."""
+
+    async def confirmed(self, url: str, owner: Owner, now: float) -> tuple[Place, Owner | None]:
+        """The same; a token that only the storage can verify is shown to it, if the path is this owner's."""

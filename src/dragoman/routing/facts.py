@@ -7,7 +7,7 @@ The one rule: a fact that nobody knows is None and makes no rule match; it is ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -16,6 +16,7 @@ import msgspec
 
 from dragoman.exchange import ToolDefinition
 from dragoman.message import (
+    AudioBlock,
     ContentBlock,
     ImageBlock,
     InvalidToolUseBlock,
@@ -32,6 +33,8 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """What a model has to be able to do to answer. A gate is only asked where something is needed."""
 
     images: bool = False
+    image_types: tuple[str, ...] = ()  # media types of these images
+    audio: bool = False
     tools: bool = False
     system_prompt: bool = False
     structured_output: bool = False
@@ -87,15 +90,19 @@ def facts_of(
 ) -> TurnFacts:
     """What a history and a new message tell. ``known`` are further fields of ``TurnFacts``.
 
-    ``shows_images`` is false when a model that takes no images is to be shown words in their place.
+    ``shows_images`` is false when a model that takes no images or audio is to be shown words in their place.
     """
     said, past, offered = tuple(content), tuple(history), tuple(tools)
     calls = [block for message in past for block in message.content if isinstance(block, _CALLS)]
     called = tuple(dict.fromkeys(call.name for call in calls))
-    has_images = _has_image(said) or any(_has_image(message.content) for message in past)
+    media = [block for content in (said, *(one.content for one in past)) for block in _media(content)]
+    image_types = tuple(dict.fromkeys(block.media_type for block in media if isinstance(block, ImageBlock)))
+    has_images = bool(image_types)
     effects = {tool.name: str(tool.side_effects) for tool in offered}
     needs = Needs(
         images=has_images and shows_images,
+        image_types=image_types if shows_images else (),
+        audio=shows_images and any(isinstance(block, AudioBlock) for block in media),
         tools=bool(offered or calls),
         system_prompt=any(message.role is Role.SYSTEM and message.content for message in past),
         structured_output=output_schema,
@@ -115,8 +122,10 @@ def facts_of(
 _CALLS = (ToolUseBlock, InvalidToolUseBlock)
 
 
-def _has_image(content: Iterable[ContentBlock]) -> bool:
-    return any(
-        isinstance(block, ImageBlock) or (isinstance(block, ToolResultBlock) and _has_image(block.content))
-        for block in content
-    )
+def _media(content: Iterable[ContentBlock]) -> Iterator[ImageBlock | AudioBlock]:
+    """The images and recordings of a message, and of results in it."""
+    for block in content:
+        if isinstance(block, ImageBlock | AudioBlock):
+            yield block
+        elif isinstance(block, ToolResultBlock):
+            yield from _media(block.content)

@@ -17,7 +17,7 @@ from dragoman.routing.facts import TurnFacts
 from dragoman.routing.registry import Registry
 
 if TYPE_CHECKING:
-    from dragoman.catalog import Model
+    from dragoman.catalog import AdapterCapabilities, Model
 
 # In the order in which they are asked; the words go behind "Cannot use <model>: ".
 FAILURES: Final = {
@@ -28,6 +28,7 @@ FAILURES: Final = {
     "no_tool_support": "session uses tools, and this model calls none",
     "no_system_prompt_support": "session has a system prompt, and this model takes none",
     "no_structured_output_support": "the answer has to fit a schema, and this model promises none",
+    "no_audio_support": "session contains audio that this model can't process",
     "side_effects_not_allowed": "the policy lets only other models use tools with these side effects",
 }
 
@@ -59,10 +60,16 @@ def _forbidden_effect(model: Model, facts: TurnFacts, allowed: Mapping[str, Sequ
 def _missing_capability(model: Model, facts: TurnFacts) -> str | None:
     can, needs = model.capabilities, facts.needs
     gates = (
-        (needs.images and not can.supports_images, "no_vision_support"),
+        (needs.images and not _takes_images(can, needs.image_types), "no_vision_support"),
         (facts.estimated_input_tokens > can.max_context_tokens, "exceeds_context_window"),
         (needs.tools and not can.supports_tools, "no_tool_support"),
         (needs.system_prompt and not can.supports_system_prompt, "no_system_prompt_support"),
         (needs.structured_output and not can.supports_structured_output, "no_structured_output_support"),
+        (needs.audio and not can.supports_audio, "no_audio_support"),
     )
     return next((name for fails, name in gates if fails), None)
+
+
+def _takes_images(can: AdapterCapabilities, types: tuple[str, ...]) -> bool:
+    accepted = can.accepted_image_media_types
+    return can.supports_images and (not accepted or set(types) <= {*accepted, "image/*"})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dragoman.attachments import Owner, Stored, attachment_block
+from dragoman.attachments import Owner, Stored, model_block, named_type
 from dragoman.dialects.parts.conversation import tool_id_for
 from dragoman.errors import AttachmentError, DragomanError
 from dragoman.message import (
@@ -188,11 +188,11 @@ class Preparing:
         for part in message.parts if message is not None else ():
             if isinstance(part, Words):
                 blocks.append(TextBlock(part.text))
-            elif part.source == "data" and part.kind in _RECORDINGS:
+            elif part.source == "data" and part.kind in _RECORDINGS and named_type(part.media_type) is None:
                 blocks.append(_recording(part))
             else:
                 stored, data = await self._file(part)
-                blocks.append(attachment_block(stored, data))
+                blocks.append(await model_block(stored, data))
                 files.append(Attachment(stored.bucket, stored.path, stored.mime_type))
         return blocks, files
 

@@ -42,7 +42,8 @@ def _with_places(message: Message) -> Message:
         source = getattr(block, "source", None)
         if source is not None and files:
             file = files.pop(0)
-            blocks.append(block.replace(source=ImageSource("file_ref", f"{file.bucket}/{file.path}")))
+            source = ImageSource("file_ref", f"{file.bucket}/{file.path}")
+            blocks.append(block.replace(source=source, media_type=file.mime_type))
         else:
             blocks.append(block)
     return message.replace(content=tuple(blocks))

@@ -1,0 +1,143 @@
+"""Audio files and HEIC pictures, recognised by their first bytes and the structure behind them.
+
+    audio_type_of(data)      audio/mpeg, audio/wav, audio/mp4, audio/aac, audio/ogg, audio/flac, audio/webm, or None
+    is_heic(data)            whether it is a HEIC or HEIF still picture
+    heic_size(data)          the pixels of the largest picture in it, or None
+
+Nothing is decoded. A file is taken for audio only if its container says so: the same first bytes also begin films, and
+films are not audio.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_HEIC_BRANDS: Final = frozenset({b"heic", b"heix", b"heim", b"heis", b"mif1"})
+_BOXES: Final = 1 << 20  # bytes in which a HEIC file lists its pictures
+_OGG_CODECS: Final = (b"\x01vorbis", b"OpusHead", b"\x7fFLAC", b"Speex   ")
+_FILM_CODECS: Final = re.compile(rb"V_(?:VP8|VP9|AV1|MPEG|THEORA|MS)")
+_SOUND_CODECS: Final = re.compile(rb"A_(?:OPUS|VORBIS)")
+_MATROSKA_HEAD: Final = 64 * 1024  # bytes in which a WebM file lists its tracks
+_MP3_KBITS: Final = (  # by the index in a frame header: MPEG 1, then MPEG 2 and 2.5; layer III
+    (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+)
+_MP3_HERTZ: Final = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
+
+
+def audio_type_of(data: bytes) -> str | None:
+    """The type of an audio file; none if it is not one."""
+    head = data[:16]
+    if head.startswith(b"RIFF") and head[8:12] == b"WAVE":
+        return "audio/wav" if _is_wave(data) else None
+    if head.startswith(b"fLaC"):
+        return "audio/flac" if data[4:5] in (b"\x00", b"\x80") and data[5:8] == b"\x00\x00\x22" else None
+    if head.startswith(b"OggS"):
+        return "audio/ogg" if _is_ogg_sound(data) else None
+    if head[4:8] == b"ftyp":
+        return "audio/mp4" if _is_mp4_sound(data) else None
+    if head.startswith(b"\x1aE\xdf\xa3"):
+        return "audio/webm" if _is_webm_sound(data) else None
+    start = _after_id3(data)
+    if _adts_length(data, start):
+        return "audio/aac"
+    return "audio/mpeg" if _mp3_length(data, start) else None
+
+
+def is_heic(data: bytes) -> bool:
+    """Whether it is a still picture in the HEIF container, coded as HEVC."""
+    return _major_brand(data) in _HEIC_BRANDS and b"hvc1" in data[:_BOXES]
+
+
+def heic_size(data: bytes) -> tuple[int, int] | None:
+    """The width and the height that it states; of several pictures and tiles, those of the largest."""
+    found = [
+        (int.from_bytes(data[at + 8 : at + 12]), int.from_bytes(data[at + 12 : at + 16]))
+        for at in (match.start() for match in re.finditer(b"ispe", data[:_BOXES]))
+        if at + 16 <= len(data)
+    ]
+    return max(found, key=lambda size: size[0] * size[1], default=None)
+
+
+# --- containers ------------------------------------------------------------------------------------------------------
+
+
+def _major_brand(data: bytes) -> bytes | None:
+    """What an ISO media file calls itself; none if it is not such a file."""
+    length = int.from_bytes(data[:4])
+    is_media = data[4:8] == b"ftyp" and 16 <= length <= min(1_024, len(data)) and length % 4 == 0
+    return data[8:12] if is_media else None
+
+
+def _is_mp4_sound(data: bytes) -> bool:
+    handlers = {data[match.start() + 12 : match.start() + 16] for match in re.finditer(b"hdlr", data)}
+    return _major_brand(data) is not None and b"soun" in handlers and b"vide" not in handlers
+
+
+def _is_wave(data: bytes) -> bool:
+    """Whether its format comes before its samples, and both are there."""
+    at, has_format = 12, False
+    while at + 8 <= len(data):
+        name, length = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
+        if name == b"data":
+            return has_format
+        has_format = has_format or (name == b"fmt " and length >= 16)
+        at += 8 + length + length % 2
+    return False
+
+
+def _is_ogg_sound(data: bytes) -> bool:
+    if len(data) < 28 or data[4]:
+        return False
+    return data[27 + data[26] :].startswith(_OGG_CODECS)
+
+
+def _is_webm_sound(data: bytes) -> bool:
+    head = data[:_MATROSKA_HEAD]
+    return b"webm" in head[:64] and bool(_SOUND_CODECS.search(head)) and not _FILM_CODECS.search(head)
+
+
+# --- frames ----------------------------------------------------------------------------------------------------------
+
+
+def _after_id3(data: bytes) -> int:
+    """Where the first frame is, behind tags and their padding."""
+    at = 0
+    while data[at : at + 3] == b"ID3" and len(data) >= at + 10 and all(byte < 0x80 for byte in data[at + 6 : at + 10]):
+        size = sum(byte << shift for byte, shift in zip(data[at + 6 : at + 10], (21, 14, 7, 0), strict=True))
+        at += 10 + size
+    if at:
+        padding = re.compile(rb"\0*").match(data, at)
+        at = padding.end() if padding else at
+    return at
+
+
+def _adts_length(data: bytes, at: int) -> int:
+    """How long a frame of AAC is, if one begins here and another one, or the end, follows it."""
+    head = data[at : at + 7]
+    if len(head) < 7 or head[0] != 0xFF or head[1] & 0xF6 != 0xF0 or head[2] >> 2 & 0xF > 12:
+        return 0
+    length = (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5
+    return length if length >= 7 and _is_followed(data, at + length, 0xF6, 0xF0) else 0
+
+
+def _mp3_length(data: bytes, at: int) -> int:
+    """How long a frame of MP3 is, if one begins here and another one, or the end, follows it."""
+    head = data[at : at + 4]
+    if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2:  # layer III
+        return 0
+    version, rate, hertz = head[1] >> 3 & 3, head[2] >> 4, head[2] >> 2 & 3
+    if version == 1 or rate in (0, 15) or hertz == 3:
+        return 0
+    kbits = _MP3_KBITS[version != 3][rate]
+    length = (144 if version == 3 else 72) * kbits * 1_000 // _MP3_HERTZ[version][hertz] + (head[2] >> 1 & 1)
+    return length if _is_followed(data, at + length, 0xE6, 0xE2) else 0
+
+
+def _is_followed(data: bytes, at: int, mask: int, wanted: int) -> bool:
+    """Whether another frame stands behind a frame, or nothing more than a tag at the end."""
+    rest = data[at : at + 3]
+    if len(rest) < 2 or rest == b"TAG":
+        return at == len(data) or rest == b"TAG"
+    return rest[0] == 0xFF and rest[1] & mask == wanted
