@@ -21,6 +21,7 @@ import msgspec
 
 ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
 TOOL_ID: Final = re.compile(rf"tu_[{ALPHABET}]{{1,26}}")  # short ones are for people to write, as in examples
+_FOR_OWNER: Final = re.compile(r"(.+)~[0-9a-f]{24}", re.DOTALL)
 _RANDOM_BITS: Final = 80
 _RANDOM_LIMIT: Final = 1 << _RANDOM_BITS
 _LAST: Final = (1 << 128) - 1
@@ -44,6 +45,18 @@ def derived_ulid(time_ms: int, *seeds: str) -> str:
     """The same ULID whenever it is derived from the same words: for what is made up rather than received."""
     digest = hashlib.sha256("\0".join(seeds).encode("utf-8", "surrogatepass")).digest()
     return ulid(time_ms, int.from_bytes(digest[:10]))
+
+
+def id_for_owner(name: str, *owner: str | None) -> str:
+    """An id that stands for a name among what one owner has, where another owner has something of that name."""
+    digest = hashlib.sha256(repr((name, *owner)).encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{name}~{digest[:24]}"
+
+
+def name_from_id(text: str) -> str:
+    """The name that an owner knows it by: what ``id_for_owner`` was given, or else the id itself."""
+    found = _FOR_OWNER.fullmatch(text)
+    return found[1] if found is not None else text
 
 
 class UlidSource:

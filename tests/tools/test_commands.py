@@ -102,6 +102,38 @@ def test_secrets_are_known_by_their_names_and_by_passwords_in_addresses() -> Non
     }
 
 
+SECRETS = {
+    "PGPASSWORD": "short",
+    "MYSQL_PWD": "short",
+    "DBPASSWORD": "short",
+    "GITHUBTOKEN": "short",
+    "KUBECONFIG": "/home/me/.kube/config",
+    "DRAGOMAN_WORKSPACE": "/home/me",
+    "PLAIN_1": "sk-ant-api03-" + "aB3x" * 20,
+    "PLAIN_2": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c",
+    "PLAIN_3": "f3b1c0a98d7e6f5a4b3c2d1e0f9a8b7c",
+    "PLAIN_4": "https://hooks.example.org/services/T000/B000/x8Yz4KqLw0PmN3vB7tRc",
+    "PLAIN_5": "https://a-token@git.example.org/x.git",
+    "PLAIN_6": "AccountName=x;AccountKey=abcdEFGH1234567890abcdEFGH1234567890==;",
+    "PLAIN_7": "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\n-----END RSA PRIVATE KEY-----",
+    "MY_TOKEN": "words-of-mine",
+    "PLAIN_8": "X-Header: words-of-mine",
+}
+HARMLESS = {
+    "PATH": "/usr/bin:/nix/store/3c8f1a9d0b7e6f5a4b3c2d1e0f9a8b7c-bash/bin",
+    "VIRTUAL_ENV": "/home/me/.cache/virtualenvs/project-AbC123xy-py3.11",
+    "GIT_AUTHOR_EMAIL": "me@example.org",
+    "INDEX_URL": "https://pypi.example.org/simple/",
+    "LANG": "C.UTF-8",
+    "TERM": "xterm-256color",
+    "CI": "true",
+}
+
+
+def test_secrets_are_known_by_their_values_and_by_those_that_hold_them() -> None:
+    assert environment_without_secrets({**SECRETS, **HARMLESS})[0] == HARMLESS
+
+
 async def test_what_runs_is_told_without_its_secrets(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "very-secret-token")
     heard = Heard()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from dragoman.attachments.paths import prefix_of
 from dragoman.attachments.values import Owner
 from dragoman.errors import AttachmentError, DragomanError, StorageError, UnknownAttachmentError
+from dragoman.ids import name_from_id
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -49,7 +50,7 @@ async def delete_with_files(
 
 async def _delete_files(store: Store, session_id: str, owners: Owners, files: Files) -> int:
     owner = Owner(owners.user_id, owners.team_id)
-    named = await store.named_attachments(session_id, owners, prefix_of(owner, session_id))
+    named = await store.named_attachments(session_id, owners, prefix_of(owner, name_from_id(session_id)))
     try:
         return await _deleted(files, owner, session_id, named)
     except DragomanError as error:
@@ -62,10 +63,10 @@ async def _delete_files(store: Store, session_id: str, owners: Owners, files: Fi
 
 
 async def _deleted(files: Files, owner: Owner, session_id: str, named: Named) -> int:
-    of_session, count = prefix_of(owner, session_id), 0
+    of_session, count = prefix_of(owner, name_from_id(session_id)), 0
     is_shown_elsewhere = any(path.startswith(of_session) for _, path in named.elsewhere)
     if not is_shown_elsewhere:
-        count += await files.delete_all(owner, session_id)
+        count += await files.delete_all(owner, name_from_id(session_id))
     for bucket, path in sorted(named.here):
         if is_shown_elsewhere or not path.startswith(of_session):
             # A message may say anything: what can be no file of this owner is none.

@@ -15,6 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dragoman.ids import name_from_id
 from dragoman.server.answers import answer, owners_of
 from dragoman.server.asking import text_param, whole_number
 from dragoman.server.endpoint import Endpoint, Query
@@ -77,10 +78,10 @@ async def _by_day(store: Store, session: Session, before: date | None, limit: in
         last = await store.place_before(session.id, datetime(before.year, before.month, before.day, tzinfo=UTC))
     rows, is_whole = await _newest_day(store, session, last, limit)
     if not rows:
-        return History(thread_id=session.id, messages=[], has_more=False, limit=limit)
+        return History(thread_id=name_from_id(session.id), messages=[], has_more=False, limit=limit)
     day, first = rows[-1].message.created_at.date().isoformat(), rows[0].seq
     return History(
-        thread_id=session.id,
+        thread_id=name_from_id(session.id),
         messages=await shown(store, session, rows),
         has_more=first > 1,
         limit=limit,
@@ -117,7 +118,7 @@ async def _by_page(request: Request, session: Session, limit: int) -> History:
     rows, has_more = await rows_of_page(request, session, limit)
     first, last = (rows[0].seq, rows[-1].seq) if rows else (0, session.last_seq)
     return History(
-        thread_id=session.id,
+        thread_id=name_from_id(session.id),
         messages=await shown(doors_of(request).store, session, rows),
         has_more=has_more,
         limit=limit,

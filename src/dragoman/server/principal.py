@@ -15,19 +15,21 @@ who calls is decided here, from the matched route and the credential alone; no f
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from dragoman.errors import FormatError, UnknownSessionError
+from dragoman.ids import id_for_owner
 from dragoman.server.local_token import cookie_name
 from dragoman.server.options import is_loopback
 from dragoman.server.peer import PEER, Peer, can_find_users
 from dragoman.server.refusing import Refusal, not_found
 from dragoman.server.scopes import SCOPES
 from dragoman.server.state import doors_of
-from dragoman.store import Session
+from dragoman.store import Session, Store
 from dragoman.store.values import LOCAL_USER
 
 if TYPE_CHECKING:
@@ -51,6 +53,10 @@ class Principal(msgspec.Struct, frozen=True):
             return session.user_id in (None, LOCAL_USER)
         return session.user_id == self.user_id and session.team_id == self.team_id
 
+    def own_id(self, thread_id: str) -> str:
+        """The id of their session where somebody else's has the id that they chose."""
+        return id_for_owner(thread_id, self.user_id, self.team_id)
+
 
 LOCAL: Final = Principal(LOCAL_USER, None, None, SCOPES, True)
 
@@ -63,13 +69,23 @@ def principal_of(request: Request) -> Principal:
 
 async def owned_session(request: Request, session_id: str) -> Session:
     """A session of the caller; one that is missing and one that is somebody else's are the same 404."""
-    try:
-        session = await doors_of(request).store.get_session(session_id)
-    except (UnknownSessionError, FormatError):
-        raise not_found() from None
-    if not principal_of(request).owns(session):
+    session = await find_thread(doors_of(request).store, principal_of(request), session_id)
+    if session is None:
         raise not_found()
     return session
+
+
+async def find_thread(store: Store, principal: Principal, thread_id: str) -> Session | None:
+    """The caller's session of that id, if there is one.
+
+    Where somebody else's has the id, the caller's has another one that stands for it, and nobody is told of the other.
+    """
+    for session_id in (thread_id, principal.own_id(thread_id)):
+        with contextlib.suppress(UnknownSessionError, FormatError):
+            session = await store.get_session(session_id)
+            if principal.owns(session):
+                return session
+    return None
 
 
 async def authenticated(request: Request) -> Principal:

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from dragoman.attachments import delete_with_files
 from dragoman.errors import DamagedError, UnknownMessageError
 from dragoman.handoff import Policy
+from dragoman.ids import name_from_id
 from dragoman.server.answers import answer, cursor_for, owners_of, place_from
 from dragoman.server.asking import json_body, read_as, text_param, whole_number
 from dragoman.server.endpoint import Endpoint, Query
@@ -123,7 +124,7 @@ async def get_thread(request: Request) -> Response:
 async def described(request: Request, session: Session) -> Thread:
     """What is told of a thread."""
     return Thread(
-        id=session.id,
+        id=name_from_id(session.id),
         title=session.title,
         model=session.active_model,
         snippet=await _snippet(doors_of(request).store, session),
@@ -140,7 +141,7 @@ async def _parent(request: Request, session: Session) -> str | None:
     if session.parent_session_id is None:
         return None
     try:
-        return (await owned_session(request, session.parent_session_id)).id
+        return name_from_id((await owned_session(request, session.parent_session_id)).id)
     except Refusal:
         return None
 
@@ -220,7 +221,7 @@ async def search(request: Request) -> Response:
     words = text_param(request, "q")
     thread_id = text_param(request, "threadId", None)
     if thread_id is not None:
-        await owned_session(request, thread_id)
+        thread_id = (await owned_session(request, thread_id)).id
     limit = whole_number(request, "limit", default=_FOUND, most=100)
     offset = whole_number(request, "offset", default=0, least=0, most=10_000)
     until = moment_param(request, "to")
@@ -249,7 +250,7 @@ async def _found(request: Request, hit: Hit, threads: dict[str, Session]) -> Fou
     except (Refusal, UnknownMessageError):
         return None
     return Found(
-        thread_id=hit.session_id,
+        thread_id=name_from_id(hit.session_id),
         title=threads[hit.session_id].title,
         message_id=id_of(row.message),
         seq=hit.seq,

@@ -23,6 +23,7 @@ from dragoman.errors import FormatError, UnknownPriceError
 from dragoman.exchange import Loss
 from dragoman.exchange import Request as Conversation
 from dragoman.handoff import BlockPlan, Policy, SwapPlan
+from dragoman.ids import name_from_id
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -165,7 +166,7 @@ def _policy_param(request: Request) -> Policy:
 def _told(session: Session, plan: SwapPlan) -> Preflight:
     others = [block for block in plan.blocks if block.outcome != "kept"]
     return Preflight(
-        thread_id=session.id,
+        thread_id=name_from_id(session.id),
         model=plan.model,
         is_possible=plan.is_possible,
         blockers=plan.blockers,
@@ -225,13 +226,18 @@ async def messages(request: Request) -> Response:
     limit = whole_number(request, "limit", default=PAGE, most=MOST)
     rows, has_more = await rows_of_page(request, session, limit)
     told = [{"seq": row.seq, "message": msgspec.Raw(identity(_light(row.message)))} for row in rows]
-    return answer({"threadId": session.id, "messages": told, "hasMore": has_more, "limit": limit})
+    return answer({"threadId": name_from_id(session.id), "messages": told, "hasMore": has_more, "limit": limit})
 
 
 def _light(message: Message) -> Message:
     """A message without the bytes of what is kept as an attachment, or is large."""
     content = tuple(_light_block(block, message) for block in message.content)
-    return message.replace(content=content)
+    return _named(message.replace(content=content))
+
+
+def _named(message: Message) -> Message:
+    """A message that names its session as its owner does."""
+    return message.replace(session_id=name_from_id(message.session_id))
 
 
 def _light_block(block: ContentBlock, message: Message) -> ContentBlock:
@@ -249,9 +255,9 @@ async def shown_as(request: Request) -> Response:
     if wanted not in formats.readable():
         raise Refusal(422, "unknown_format", f"There are {', '.join(formats.readable())}.")
     row = await doors_of(request).store.find_message(session.id, request.path_params["messageId"])
-    data, losses = await asyncio.to_thread(_as, wanted, row.message)
+    data, losses = await asyncio.to_thread(_as, wanted, _named(row.message))
     made = Shown(
-        thread_id=session.id,
+        thread_id=name_from_id(session.id),
         message_id=id_of(row.message),
         format=wanted,
         wire=msgspec.json.decode(data),
@@ -353,7 +359,7 @@ async def thread_cost(request: Request) -> Response:
     calls, has_more = await _calls(doors.store, session, place_param(request, "afterSeq") or 0, limit)
     sums = await doors.store.totals("model", session=session.id)
     told = ThreadCost(
-        thread_id=session.id,
+        thread_id=name_from_id(session.id),
         total_usd=_total(sums),
         unpriced=sum(one.unpriced for one in sums),
         by_model=[_sum(one) for one in sums],
@@ -434,7 +440,7 @@ async def export(request: Request) -> Response:
     wanted = text_param(request, "format", "json", most=20)
     if wanted not in _ENDINGS:
         raise Refusal(422, "unknown_format", f"There are {', '.join(_ENDINGS)}.")
-    name = re.sub(r"[^A-Za-z0-9_-]", "-", session.id)[:100]
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", name_from_id(session.id))[:100]
     headers = {
         "content-disposition": f'attachment; filename="{name}.{_ENDINGS[wanted]}"',
         "content-security-policy": _PAGE_POLICY,
@@ -454,11 +460,16 @@ def _as_page(wanted: str, session: Session, history: Sequence[Message]) -> bytes
 
 async def _as_json(store: Store, session: Session) -> AsyncIterator[bytes]:
     """One document, a page of it at a time."""
-    head = {"id": session.id, "title": session.title, "model": session.active_model, "created_at": session.created_at}
+    head = {
+        "id": name_from_id(session.id),
+        "title": session.title,
+        "model": session.active_model,
+        "created_at": session.created_at,
+    }
     yield b'{"thread":' + msgspec.json.encode(head) + b',"messages":['
     comma = b""
     async for row in store.history(session.id):
-        yield comma + identity(row.message)
+        yield comma + identity(_named(row.message))
         comma = b","
     yield b"]}\n"
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import re
 import shlex
 import signal
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -22,6 +24,7 @@ import msgspec
 
 from dragoman.errors import ToolFailedError
 from dragoman.exchange import SideEffects
+from dragoman.redaction import redact
 from dragoman.tools.declaring import Preview, ToolContext, ToolOutput, tool
 from dragoman.tools.printed import Printed
 from dragoman.tools.workspace import failure_from
@@ -32,20 +35,47 @@ _MAX_COMMAND_S: Final = 590  # a little less than a tool of this kind may take
 _TO_END_S: Final = 1.0  # from being asked to end, to being ended
 
 _SECRET_NAME: Final = re.compile(
-    r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PAT|DSN)S?(?:_|$)"
+    r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PAT|DSN|PEPPER|SALT"
+    r"|JWT|BEARER|WEBHOOK|SIGNATURE|PRIVATE|CONNECTION_STRING|NETRC|KUBECONFIG)S?(?:_|$)"
+    r"|PASSWORD|PASSWD|PASSPHRASE|PASSFILE|SECRET|CREDENTIAL|APIKEY|ACCESSKEY|TOKEN(?!I)"  # also in one word
+    r"|_PWD$"
 )
-_SECRET_VALUE: Final = re.compile(r"://[^/@\s]*:[^/@\s]+@")  # an address with a password in it
+_OURS: Final = "DRAGOMAN_"  # what Dragoman is told is no business of a command
+_URL_WITH_USER: Final = re.compile(r"://[^/@\s]+@")  # a name alone may be a token
+_OPAQUE: Final = re.compile(r"[0-9A-Za-z+=_-]{20,}")
+_RANDOM_BITS: Final = 3.0  # a character: of hexadecimal digits there are almost four, of words fewer kinds of signs
+_SHORTEST: Final = 8  # characters of a secret that is looked for in other texts
 
 
 def environment_without_secrets(environment: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The variables that a command may see, and the values of the others."""
-    kept, secrets = {}, []
-    for name, value in environment.items():
-        if _SECRET_NAME.search(name.upper()) or _SECRET_VALUE.search(value):
-            secrets.append(value)
-        else:
-            kept[name] = value
-    return kept, tuple(sorted((value for value in secrets if len(value) >= 8), key=len, reverse=True))
+    """The variables that a command may see, and the values of the others.
+
+    A variable is a secret by its name, by its value, or because its value holds that of another secret.
+    """
+    named = {name: value for name, value in environment.items() if _is_secret(name, value)}
+    values = {value for value in named.values() if len(value) >= _SHORTEST and not value.startswith(("/", "~"))}
+    secrets = tuple(sorted(values, key=len, reverse=True))  # without the places of files that hold some
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name not in named and not name.upper().startswith(_OURS) and not any(secret in value for secret in secrets)
+    }
+    return kept, secrets
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if _SECRET_NAME.search(name.upper()) or _URL_WITH_USER.search(value) or redact(value) != value:
+        return True
+    pieces = re.split(r"[/?&]", value) if "://" in value else [value]  # a path may hold a hash, and is no secret
+    return any(_OPAQUE.fullmatch(piece) and _is_random(piece) for piece in pieces)
+
+
+def _is_random(text: str) -> bool:
+    """Whether a text mixes letters and digits as no word does."""
+    if not (any(map(str.isdigit, text)) and any(map(str.isalpha, text))):
+        return False
+    shares = [count / len(text) for count in Counter(text).values()]
+    return -sum(share * math.log2(share) for share in shares) >= _RANDOM_BITS
 
 
 def _shows_its_command(input: dict[str, Any], _context: ToolContext) -> Preview:  # noqa: A002

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dragoman.errors import ConflictError, StoreError, UnknownSessionError
-from dragoman.server.refusing import Refusal, not_found
+from dragoman.ids import name_from_id
+from dragoman.server.principal import find_thread
+from dragoman.server.refusing import Refusal
 from dragoman.server.runs.live import Live
 from dragoman.server.runs.preparing import Prepared, Preparing
 from dragoman.server.runs.recovering import ended_if_dead
@@ -61,7 +63,7 @@ class Beginning:
     async def before(self, wanted: Wanted) -> tuple[Session | None, Run | None]:
         """The thread and the run, as far as they are there: the same request was made before."""
         given = wanted.given
-        session = await self._session(wanted.principal, given.thread_id)
+        session = await find_thread(self._store, wanted.principal, given.thread_id)
         run = None if session is None else await self._store.get_run(session.id, given.run_id)
         if run is None or wanted.idempotency_key not in (None, run.idempotency_key):
             return session, None  # the store looks again, for the key as well
@@ -69,16 +71,6 @@ class Beginning:
             what = f"Something else was asked for as run {given.run_id} before."
             raise Refusal(422, "idempotency_key_reused", what)
         return session, run
-
-    async def _session(self, principal: Principal, thread_id: str) -> Session | None:
-        """The thread, if there is one and it is the caller's; none if it is to be made."""
-        try:
-            session = await self._store.get_session(thread_id)
-        except UnknownSessionError:
-            return None
-        if not principal.owns(session):
-            raise not_found()
-        return session
 
     async def begun(self, wanted: Wanted, session: Session | None) -> Started:
         """Prepare, claim the thread, begin the turn."""
@@ -108,25 +100,35 @@ class Beginning:
 
     async def _thread(self, wanted: Wanted, session: Session | None, prepared: Prepared) -> tuple[Session, bool]:
         """The thread, made if there is none, and whether it was; with the state that the client sent."""
-        principal, state = wanted.principal, wanted.given.state
+        state = wanted.given.state
         if session is None:
+            session, is_new = await self._made(wanted, prepared)
+            if is_new:
+                return session, True
+        if state is not None and session.metadata.get("state") != state:
+            session = await self._store.change_session(session.id, metadata={**session.metadata, "state": state})
+        if session.title is None and prepared.title is not None:
+            session = await self._store.rename_session(session.id, prepared.title)
+        return session, False
+
+    async def _made(self, wanted: Wanted, prepared: Prepared) -> tuple[Session, bool]:
+        """A new thread; or the caller's, if another request has just made it."""
+        principal, thread_id, state = wanted.principal, wanted.given.thread_id, wanted.given.state
+        for session_id in (thread_id, principal.own_id(thread_id)):
             try:
                 made = await self._store.create_session(
-                    wanted.given.thread_id,
+                    session_id,
                     title=prepared.title,
                     user_id=principal.user_id,
                     team_id=principal.team_id,
                     metadata=None if state is None else {"state": state},
                 )
                 return made, True
-            except ConflictError:  # somebody else has just made it
-                session = await self._session(principal, wanted.given.thread_id)
-        assert session is not None
-        if state is not None and session.metadata.get("state") != state:
-            session = await self._store.change_session(session.id, metadata={**session.metadata, "state": state})
-        if session.title is None and prepared.title is not None:
-            session = await self._store.rename_session(session.id, prepared.title)
-        return session, False
+            except ConflictError:
+                found = await find_thread(self._store, principal, thread_id)
+                if found is not None:
+                    return found, False
+        raise in_progress()  # it was made and deleted in between
 
     async def _claimed(self, wanted: Wanted, session: Session) -> Begun:
         """The right to tell events in a thread. Where the last one who had it died, its run is ended first."""
@@ -152,7 +154,9 @@ class Beginning:
     async def _live(self, wanted: Wanted, session: Session, prepared: Prepared, run: Run) -> Live:
         """Begin the turn, and wait until it has begun."""
         given = wanted.given
-        telling = Telling(session.id, given.run_id, version=given.version, parent_run_id=given.parent_run_id)
+        telling = Telling(
+            name_from_id(session.id), given.run_id, version=given.version, parent_run_id=given.parent_run_id
+        )
         try:
             if prepared.imported:
                 await self._store.append(session.id, prepared.imported, idempotency_key=f"run:{given.run_id}")

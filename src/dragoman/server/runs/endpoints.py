@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
+from dragoman.ids import name_from_id
 from dragoman.server.asking import identifier, json_body, text_param
 from dragoman.server.endpoint import Endpoint, EventStream, Query
 from dragoman.server.principal import owned_session, principal_of
@@ -63,7 +64,7 @@ async def post_run(request: Request) -> Response:
         if first is None:  # it was refused to whoever asked for it first
             raise in_progress()
         return _stream(told, _frame(first))
-    accepted = RunAccepted(run.run_id, run.session_id, run.run_id, started.is_new_thread)
+    accepted = RunAccepted(run.run_id, name_from_id(run.session_id), run.run_id, started.is_new_thread)
     return Response(msgspec.json.encode(accepted), 202, media_type="application/json")
 
 
@@ -139,7 +140,7 @@ async def post_cancel(request: Request) -> Response:
         await _named(request, session.id, run_id)
     runs: Runs = doors_of(request).runs
     found = await runs.cancel(session.id, run_id)
-    told = RunCancelled(session.id, found is not None, found.run_id if found is not None else run_id)
+    told = RunCancelled(name_from_id(session.id), found is not None, found.run_id if found is not None else run_id)
     return Response(msgspec.json.encode(told), 202 if found is not None else 200, media_type="application/json")
 
 
