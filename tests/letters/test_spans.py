@@ -19,6 +19,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     success: bool | None = None
     duration_ms: float | None = None
     cost_usd: Decimal | None = None
+    metrics: dict[str, float] | None = None
 
 
 def test_a_day_has_what_was_judged_in_it_and_days_without_are_left_out() -> None:

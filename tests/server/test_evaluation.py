@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -322,6 +323,52 @@ async def test_metrics_are_json_unless_text_is_wanted(server: Serving, path: str
         "dragoman_mail_dead_letters 0.0",
     ):
         assert line in text.splitlines()
+
+
+@pytest.mark.parametrize("way", ["/evaluate", "/api/v1/mail"])
+async def test_the_resources_that_tasks_report_are_in_evaluations_and_metrics(server: Serving, way: str) -> None:
+    for number, memory in enumerate((256, 1024.5)):
+        used = {"duration_ms": 5, "memory_usage_mb": memory, "cpu_usage_percent": 150, "network_io_mb": 0, "rows": 7}
+        letter = task_result_letter(
+            sender_id="CA",
+            recipient_id="ARCH",
+            task_id="T-1",
+            timestamp="2026-01-01T00:00:00Z",
+            output=f"done {number}",
+            metrics=used,
+        )
+        await told(post(server, write_letter(letter), path=way), 201)
+    found = await told(get(server, "/evaluation/T-1"))
+    reported = [one["metrics"] for one in found["evaluations"]]
+    assert reported[-1] == {"memory_usage_mb": 256, "cpu_usage_percent": 150, "network_io_mb": 0}
+    memory_used = {"count": 2, "average": 640.25, "most": 1024.5}
+    assert found["summary"]["resources"]["memory_usage_mb"] == memory_used
+    assert sorted(found["summary"]["resources"]) == ["cpu_usage_percent", "memory_usage_mb", "network_io_mb"]
+    measured = await told(get(server, "/metrics"))
+    assert measured["agents"][0]["resources"]["memory_usage_mb"] == memory_used
+    assert measured["tasks"]["resources"]["cpu_usage_percent"] == {"count": 2, "average": 150, "most": 150}
+    async with get(server, "/metrics", accept="text/plain") as answer:
+        lines = (await answer.text()).splitlines()
+    assert 'dragoman_agent_memory_usage_mb{agent="CA",statistic="average"} 640.25' in lines
+    assert 'dragoman_agent_memory_usage_mb{agent="CA",statistic="max"} 1024.5' in lines
+    assert 'dragoman_agent_cpu_usage_percent{agent="CA",statistic="max"} 150.0' in lines
+    assert (await server.store.verify()).is_sound
+
+
+async def test_reports_of_any_size_leave_the_metrics_readable(chat_server: Serving) -> None:
+    chat_server.headers = {}  # type: ignore[attr-defined]
+    for number in range(3):
+        letter = json.loads(result_of("none", 1).decode().replace("result-of-none", f"m{number}"))
+        used = {"memory_usage_mb": 1.7e308, "disk_usage_mb": 2**63, "network_io_mb": 1e12}
+        letter["payload"] |= {"duration_sec": [1e308, 1e20, 1e3][number], "metrics": used}
+        await told(post(chat_server, letter), 201)
+        await told(post(chat_server, letter, path="/api/v1/mail"), 201)
+    measured = await told(get(chat_server, "/metrics"))
+    assert measured["agents"][0]["resources"] == {"network_io_mb": {"count": 3, "average": 1e12, "most": 1e12}}
+    assert measured["agents"][0]["durations"]["count"] == 1
+    async with get(chat_server, "/metrics", accept="text/plain") as answer:
+        assert answer.status == 200
+    await told(get(chat_server, "/evaluation/T-9"))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final, Literal, Protocol, TypeVar
@@ -38,6 +38,8 @@ class Judged(Protocol):
     @property
     def cost_usd(self) -> Decimal | None: ...
     @property
+    def metrics(self) -> Mapping[str, float] | None: ...
+    @property
     def created_at(self) -> datetime: ...
 
 
@@ -55,6 +57,14 @@ class Durations(msgspec.Struct, frozen=True, kw_only=True):
     longest_ms: float
 
 
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of something tasks used, by those that reported it."""
+
+    count: int
+    average: float
+    most: float
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Many evaluations in a few numbers."""
 
@@ -62,6 +72,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     average_score: float | None = None
     success_rate: float | None = None
     durations: Durations | None = None
+    resources: dict[str, Usage] = {}  # by memory_usage_mb, cpu_usage_percent, network_io_mb, disk_usage_mb
     cost_usd: Decimal | None = None
     first_at: datetime | None = None
     last_at: datetime | None = None
@@ -94,6 +105,7 @@ def summary_of(judged: Iterable[Judged]) -> Summary:
         average_score=_average(scores),
         success_rate=_average(list(map(float, verdicts))),
         durations=durations_of([one.duration_ms for one in known if one.duration_ms is not None]),
+        resources=resources_of(known),
         cost_usd=sum(costs, Decimal(0)) if costs else None,
         first_at=known[0].created_at if known else None,
         last_at=known[-1].created_at if known else None,
@@ -184,6 +196,18 @@ def durations_of(milliseconds: Sequence[float]) -> Durations | None:
         p99_ms=percentile(ordered, 99),
         longest_ms=ordered[-1],
     )
+
+
+def resources_of(judged: Iterable[Judged]) -> dict[str, Usage]:
+    """How much tasks used of each resource that was reported."""
+    reported: dict[str, list[float]] = {}
+    for one in judged:
+        for name, value in (one.metrics or {}).items():
+            reported.setdefault(name, []).append(value)
+    return {
+        name: Usage(count=len(values), average=_mean(values), most=max(values))
+        for name, values in sorted(reported.items())
+    }
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeGuard
 
 import msgspec
 from msgspec import UNSET, Meta
 
 from dragoman.errors import FormatError, InputError, LetterError, UnknownSessionError
-from dragoman.letters import Letter, TaskResultLetter, letter_id
+from dragoman.letters import Letter, TaskResult, TaskResultLetter, letter_id
 from dragoman.letters.kept import own_team
 from dragoman.letters.scores import (
     WINDOW,
@@ -37,6 +36,7 @@ from dragoman.letters.scores import (
     trend_of,
 )
 from dragoman.letters.types import Name
+from dragoman.message import MOST_TOKENS  # the largest count of anything that is stored
 
 if TYPE_CHECKING:
     from dragoman.store import Evaluation, Session, Store
@@ -131,8 +131,9 @@ async def record_result(
         plan_id=plan if isinstance(plan, str) and plan else None,
         score=None if said.score is UNSET else float(said.score),
         success=said.status == "success",
-        duration_ms=taken if taken is not None and math.isfinite(taken) else None,
+        duration_ms=taken if taken is not None and taken <= MOST_TOKENS else None,
         notes=None if said.notes is UNSET else said.notes,
+        metrics=reported_metrics(said) or None,
     )
     key = f"letter\0{letter.recipient_id}\0{letter_id(letter)}"
     made = await record(key=key)
@@ -142,10 +143,22 @@ async def record_result(
 
 
 def says_how_it_went(letter: Letter) -> TypeGuard[TaskResultLetter]:
-    """Whether a letter has something to be kept as an evaluation: a score, or whether it was a success."""
+    """Whether a letter has something to be kept as an evaluation: a score, whether it was a success, or metrics."""
     if not isinstance(letter, TaskResultLetter) or letter.is_answer:
         return False
-    return letter.payload.score is not UNSET or letter.payload.success is not UNSET
+    said = letter.payload
+    return said.score is not UNSET or said.success is not UNSET or bool(reported_metrics(said))
+
+
+RESOURCES: Final = ("memory_usage_mb", "cpu_usage_percent", "network_io_mb", "disk_usage_mb")
+
+
+def reported_metrics(result: TaskResult) -> dict[str, float]:
+    """What a task used, as far as its agent has reported it. An amount beyond every possible one is left out."""
+    if result.metrics is UNSET:
+        return {}
+    values = {name: getattr(result.metrics, name) for name in RESOURCES}
+    return {name: float(value) for name, value in values.items() if value is not UNSET and value <= MOST_TOKENS}
 
 
 async def note_result(store: Store, letter: TaskResultLetter, *, team_id: str, user_id: str | None) -> Evaluation:

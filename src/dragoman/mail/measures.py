@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dragoman.letters.scores import Durations, durations_of, grouped
+from dragoman.letters.scores import Durations, Usage, durations_of, grouped, resources_of
 
 if TYPE_CHECKING:
     from dragoman.store import Evaluation, JudgedTotals, Store
@@ -31,6 +31,7 @@ class Performance(msgspec.Struct, frozen=True, kw_only=True):
     success_rate: float | None = None
     succeeded: int = 0
     durations: Durations | None = None
+    resources: dict[str, Usage] = {}  # what tasks used, as reported: memory_usage_mb and so on
     cost_usd: Decimal = Decimal(0)
     last_activity: datetime | None = None
 
@@ -105,6 +106,7 @@ def _performance(totals: JudgedTotals, newest: list[Evaluation]) -> dict[str, An
         "success_rate": totals.succeeded / totals.with_success if totals.with_success else None,
         "succeeded": totals.succeeded,
         "durations": _durations(newest),
+        "resources": resources_of(newest),
         "cost_usd": totals.cost_usd,
         "last_activity": totals.last_at,
     }
@@ -120,6 +122,7 @@ def _together(newest: list[Evaluation]) -> Performance:
         success_rate=sum(verdicts) / len(verdicts) if verdicts else None,
         succeeded=sum(verdicts),
         durations=_durations(newest),
+        resources=resources_of(newest),
         cost_usd=sum((one.cost_usd for one in newest if one.cost_usd is not None), Decimal(0)),
         last_activity=newest[0].created_at if newest else None,
     )

@@ -55,6 +55,7 @@ class EvaluationTold(msgspec.Struct, frozen=True, kw_only=True):
     score: float | None
     duration_sec: float | None
     notes: str | None  # without secrets
+    metrics: dict[str, float] | None  # what the task used, as reported: memory_usage_mb and so on
     model: str | None  # what answered in the turn behind it
     cost_usd: Decimal | None  # of that turn
     turn_id: str | None
@@ -188,6 +189,7 @@ def told(made: Evaluation) -> EvaluationTold:
         score=made.score,
         duration_sec=None if made.duration_ms is None else round(made.duration_ms / 1000, 6),
         notes=made.notes,
+        metrics=made.metrics,
         model=made.model,
         cost_usd=made.cost_usd,
         turn_id=made.turn_id,

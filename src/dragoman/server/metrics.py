@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import dragoman
+from dragoman.mail.evaluation import RESOURCES
 from dragoman.mail.measures import AgentMeasures, MailMeasures, Measures, ModelMeasures, Performance, measures_of
 from dragoman.server.answers import answer, owners_of
 from dragoman.server.endpoint import Endpoint, Media
@@ -239,6 +240,14 @@ def _of_groups(by: str, groups: list[tuple[str, Performance]]) -> Iterator[Metri
         for share, field in shares
     ]
     yield _gauge(f"{by}_duration_seconds", "How long its tasks took.", (by, "quantile"), took)
+    for name in RESOURCES:
+        used = [
+            ((group, statistic), value)
+            for group, one in groups
+            if (usage := one.resources.get(name)) is not None
+            for statistic, value in (("average", usage.average), ("max", usage.most))
+        ]
+        yield _gauge(f"{by}_{name}", "What its tasks used, as reported.", (by, "statistic"), used)
 
 
 def _of_mail(mail: MailMeasures) -> Iterator[Metric]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -54,7 +54,7 @@ AUDIT_TYPES: Final = (  # which stay for as long as the store
 _EVENT: Final = "id, timestamp_us, session_id, turn_id, parent_event_id, type, actor, sensitivity, payload_json, hash"
 _EVALUATION: Final = (
     "id, session_id, turn_id, message_id, task_id, agent_id, plan_id, evaluator, model, score, success, cost_usd,"
-    " duration_ms, notes, fingerprint_json, created_at, team_id, hash"
+    " duration_ms, notes, fingerprint_json, created_at, team_id, metrics_json, hash"
 )
 _STAYS: Final = {"sqlite": "", "postgres": " FOR KEY SHARE"}  # a session that is not deleted until we are done
 _AT_ONCE: Final = 50
@@ -157,6 +157,7 @@ class TraceMethods:
         duration_ms: float | None = None,
         notes: str | None = None,
         fingerprint: Fingerprint | None = None,
+        metrics: Mapping[str, float] | None = None,
         team_id: str = "",
         key: str | None = None,
     ) -> Evaluation:
@@ -183,6 +184,7 @@ class TraceMethods:
             duration_ms=duration_ms,
             notes=None if notes is None else visible(_redactor().text(notes)),
             fingerprint=None if fingerprint is None else msgspec.json.decode(msgspec.json.encode(fingerprint)),
+            metrics=dict(metrics) if metrics else None,
             created_at=self.clock(),
         )
         check_evaluation(made)
@@ -352,6 +354,9 @@ def check_evaluation(made: Evaluation) -> None:
         raise FormatError(f"a score is a number from 0 to 1, not {made.score}", where=where)
     if made.duration_ms is not None and not 0 <= made.duration_ms <= MOST_TOKENS:  # which NaN is not either
         raise FormatError(f"{made.duration_ms} ms is no time that something takes", where=where)
+    for name, value in (made.metrics or {}).items():
+        if not 0 <= value <= MOST_TOKENS:
+            raise FormatError(f"{value} is no amount of {name}", where=where)
     if made.cost_usd is not None and not is_possible_cost(made.cost_usd):
         raise FormatError(f"{made.cost_usd} is no amount", where=where)
     if not made.evaluator:
@@ -378,13 +383,14 @@ def evaluation_row(made: Evaluation) -> tuple[Any, ...]:
         None if made.fingerprint is None else msgspec.json.encode(made.fingerprint).decode(),
         micros(made.created_at),
         made.team_id,
+        None if made.metrics is None else msgspec.json.encode(made.metrics, order="sorted").decode(),
     )
     return (*row, judged_hash(row))
 
 
 def judged_hash(row: Sequence[Any]) -> bytes:
-    """The hash of an evaluation's row. One of no team is what it was before there were teams."""
-    return hash_of(row[:17] if row[16] else row[:16])
+    """The hash of an evaluation's row. Without metrics, and of no team, it is what it was before there were any."""
+    return hash_of(row[:18] if row[17] is not None else row[:17] if row[16] else row[:16])
 
 
 def _id_from(team_id: str, key: str) -> str:
@@ -393,7 +399,7 @@ def _id_from(team_id: str, key: str) -> str:
 
 def evaluation_from(row: tuple[Any, ...]) -> Evaluation:
     """The evaluation of a row; ``DamagedError`` if it is not what was written."""
-    if judged_hash(row) != bytes(row[17]):
+    if judged_hash(row) != bytes(row[18]):
         raise DamagedError("its hash does not fit its content", where=f"session {row[1]}, evaluation {row[0]}")
     return Evaluation(
         id=row[0],
@@ -413,6 +419,7 @@ def evaluation_from(row: tuple[Any, ...]) -> Evaluation:
         notes=row[13],
         fingerprint=None if row[14] is None else msgspec.json.decode(row[14]),
         created_at=time_from(row[15]),
+        metrics=None if row[17] is None else msgspec.json.decode(row[17], type=dict[str, float]),
     )
 
 
@@ -533,7 +540,7 @@ def without_person(user_id: str) -> Generator[Statement, Rows, None]:
     yield "DELETE FROM evaluations WHERE team_id = ?", (own_team(user_id),)
     rows = yield f"SELECT {_EVALUATION} FROM evaluations WHERE evaluator = ?", (user_id,)
     for row in rows:
-        made = (*row[:7], "[erased]", *row[8:13], None, *row[14:17])
+        made = (*row[:7], "[erased]", *row[8:13], None, *row[14:18])
         yield (
             "UPDATE evaluations SET evaluator = ?, notes = NULL, hash = ? WHERE session_id = ? AND id = ?",
             ("[erased]", judged_hash(made), row[1], row[0]),

@@ -170,6 +170,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: float | None = None  # of what was judged
     notes: str | None = None  # without secrets
     fingerprint: dict[str, Any] | None = None  # what the turn looked like when it began: a routing.Fingerprint as JSON
+    metrics: dict[str, float] | None = None  # what the task used, as reported: memory_usage_mb and so on
     created_at: datetime
 
 
