@@ -44,6 +44,7 @@ async def test_the_trace_of_a_turn_is_in_the_store_when_the_agent_is_closed(tmp_
         by_id = {event.id: event for event in events}
         tree = [(event.type, by_id[event.parent_event_id].type if event.parent_event_id else None) for event in events]
         assert tree == [
+            ("session.created", None),
             ("turn.started", None),
             ("route.decided", "turn.started"),
             ("llm.call_started", "turn.started"),
@@ -54,11 +55,11 @@ async def test_the_trace_of_a_turn_is_in_the_store_when_the_agent_is_closed(tmp_
             ("llm.call_completed", "llm.call_started"),
             ("turn.completed", "turn.started"),
         ]
-        assert {event.turn_id for event in events} == {ended.turn_id}
+        assert {event.turn_id for event in events[1:]} == {ended.turn_id}
         over: Any = events[-1].payload
         assert (over["llm_call_count"], over["tool_call_count"]) == (2, 1)
         assert (over["total_input_tokens"], over["total_output_tokens"]) == (ended.input_tokens, ended.output_tokens)
-        called: Any = events[3].payload
+        called: Any = events[4].payload
         assert (called["produced_tool_calls"], called["produced_thinking_blocks"]) == (1, 1)
         everything = str([event.payload for event in events])
         assert SECRET not in everything
@@ -122,7 +123,14 @@ async def test_after_a_question_at_the_command_line_its_trace_can_be_read(tmp_pa
         assert answer == "It is three.\n"
         told = json.loads(await run(environment, "trace", "last", "--json", "--store", store))
         types = [event["type"] for event in told["events"]]
-        assert types == ["turn.started", "route.decided", "llm.call_started", "llm.call_completed", "turn.completed"]
+        assert types == [
+            "session.created",
+            "turn.started",
+            "route.decided",
+            "llm.call_started",
+            "llm.call_completed",
+            "turn.completed",
+        ]
 
 
 async def run(environment: dict[str, str], *arguments: str) -> str:

@@ -9,10 +9,11 @@ from dragoman.bus.trace import TraceWriter
 from dragoman.store import Store
 
 
-async def write_event(store: Store, what: Payload, **where: Any) -> None:
-    """Write an event of this command into the trace of a store."""
+async def write_event(store: Store, *what: Payload, **where: Any) -> None:
+    """Write events of this command into the trace of a store."""
     async with Bus() as bus:
         writer = TraceWriter(store)
         writer.listen(bus)
-        bus.emit(what, **where)
+        for one in what:
+            bus.emit(one, **where)
         await writer.close()

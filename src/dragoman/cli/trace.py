@@ -13,12 +13,15 @@ from cyclopts import Parameter, validators
 from rich.console import Console
 from rich.text import Text
 
+from dragoman.bus.catalogue import FeedbackExplicit
+from dragoman.cli.event import write_event
 from dragoman.cli.store_option import JsonOption, Positive, StoreOption, opened, session_named
 from dragoman.cli.terminal import console, counted, dollars, moment, print_json, print_line, safe_line, size
 from dragoman.errors import InputError
 from dragoman.store import Store
 from dragoman.store.trace import SYSTEM
 from dragoman.store.values import Evaluation, TraceEvent
+from dragoman.turn.events import evaluation_events
 
 _PAGE: Final = 500
 _POLL_S: Final = 0.5
@@ -267,6 +270,11 @@ async def evaluate(
         made = await kept.record_evaluation(
             found.id, score=score, success=success, notes=notes, evaluator=evaluator, **turn
         )
+        told = list(evaluation_events(made))
+        if evaluator == "user":
+            grade = made.score if made.score is not None else float(bool(made.success))
+            told.append(FeedbackExplicit(score=grade, message_id=made.message_id))
+        await write_event(kept, *told, session_id=found.id, turn_id=made.turn_id)
     if json:
         print_json(made)
         return

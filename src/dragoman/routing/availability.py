@@ -111,6 +111,12 @@ class Availability(msgspec.Struct, frozen=True):
             providers[provider] = _after_rest(provider, health, now, changes)
         return (Availability(providers) if changes else self), tuple(changes)
 
+    def failures_in_a_row(self, provider: str, model: str) -> int:
+        """How many calls of a model failed one after the other, as far as they are counted."""
+        health = self.providers.get(provider)
+        known = health.models.get(model) if health is not None else None
+        return len(known.failures) if known is not None else 0
+
     def forgotten(self, provider: str) -> Availability:
         """Without what is known of a provider: for a person who says that it is to be tried again."""
         return Availability({key: health for key, health in self.providers.items() if key != provider})

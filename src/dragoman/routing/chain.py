@@ -100,6 +100,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     chain: tuple[ChainEntry, ...]
     facts: TurnFacts  # what it was decided on: the message stands in it without its @model
     record: RoutingDecisionRecord | None = None  # for the message that answers
+    instead: ChainEntry | None = None  # what the slots behind it would have chosen, if a person chose explicitly
     refusal: Refusal | None = None
 
     @property
@@ -177,7 +178,8 @@ def decide(
     for entry in judged:
         chain.append(entry)
         if entry.verdict == "chose":
-            return _chosen(chain, facts)
+            behind = judged if entry.policy in EXPLICIT else ()
+            return _chosen(chain, facts, next((later for later in behind if later.verdict == "chose"), None))
         if entry.verdict == "rejected" and entry.policy in EXPLICIT:
             instead = next((later.candidate_model for later in judged if later.verdict == "chose"), None)
             return _refused(chain, instead, facts, registry)
@@ -185,7 +187,7 @@ def decide(
     return Decision(chosen_model="", winner_index=-1, chain=tuple(chain), facts=facts, refusal=refusal)
 
 
-def _chosen(chain: list[ChainEntry], facts: TurnFacts) -> Decision:
+def _chosen(chain: list[ChainEntry], facts: TurnFacts, instead: ChainEntry | None) -> Decision:
     winner = chain[-1]
     model = winner.candidate_model or ""
     weighed = [entry.candidate_model for entry in chain[:-1] if entry.candidate_model]
@@ -198,7 +200,14 @@ def _chosen(chain: list[ChainEntry], facts: TurnFacts) -> Decision:
         confidence=winner.confidence,
         alternatives_considered=tuple(dict.fromkeys(name for name in weighed if name != model)),
     )
-    return Decision(chosen_model=model, winner_index=len(chain) - 1, chain=tuple(chain), facts=facts, record=record)
+    return Decision(
+        chosen_model=model,
+        winner_index=len(chain) - 1,
+        chain=tuple(chain),
+        facts=facts,
+        record=record,
+        instead=instead,
+    )
 
 
 def _refused(chain: list[ChainEntry], instead: str | None, facts: TurnFacts, registry: Registry) -> Decision:

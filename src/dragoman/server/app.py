@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from dragoman.bus.catalogue import GatewayAuthFailed
 from dragoman.server import (
     attachments,
     evaluation,
@@ -38,7 +39,7 @@ from dragoman.server.endpoint import Endpoint
 from dragoman.server.origins import allowed_origin, asked_beforehand, is_preflight, shown_to
 from dragoman.server.principal import Principal, authenticated, principal_of
 from dragoman.server.refusing import Refusal, not_found, refused
-from dragoman.server.state import Doors
+from dragoman.server.state import Doors, doors_of
 
 MODULES: Final = (
     me,
@@ -91,13 +92,23 @@ def _route(endpoint: Endpoint) -> Route:
         request.scope["dragoman.route"] = endpoint.path
         try:
             if not endpoint.public:
-                request.state.principal = await authenticated(request)
+                request.state.principal = await _principal(request)
                 _refuse_without(endpoint.scope, request)
             return await endpoint.answer(request)
         except Exception as error:
             return refused(request, error)
 
     return Route(endpoint.path, answer, methods=[endpoint.method], name=endpoint.name)
+
+
+async def _principal(request: Request) -> Principal:
+    """Who calls. That nobody could be found out is an audit event."""
+    try:
+        return await authenticated(request)
+    except Refusal as refusal:
+        if refusal.status == 401:
+            doors_of(request).audit.tell(GatewayAuthFailed(reason=refusal.code))
+        raise
 
 
 def _refuse_without(scope: str | None, request: Request) -> None:

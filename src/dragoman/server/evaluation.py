@@ -6,6 +6,7 @@ what one team has recorded is not there for another. Who judges is decided by th
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final, Literal
@@ -14,7 +15,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.errors import JsonError
+from dragoman.bus.catalogue import EvalFailed
+from dragoman.errors import DragomanError, JsonError
 from dragoman.jsontext import read_json
 from dragoman.letters import TaskResultLetter, read_letter, warnings_of
 from dragoman.letters.schema import inlined_schema
@@ -37,6 +39,8 @@ from dragoman.server.principal import principal_of
 from dragoman.server.refusing import Refusal, not_found
 from dragoman.server.state import doors_of
 from dragoman.store import Evaluation
+from dragoman.turn.events import evaluation_events
+from dragoman.turn.telling import tell, without_secrets
 
 _MOST_NEWEST: Final = 1_000
 _MOST_KEY: Final = 255
@@ -99,6 +103,22 @@ async def evaluate(request: Request) -> Response:
     return answer(made, 201)
 
 
+async def _recorded(request: Request, evaluator: str, task_id: str, record: Awaitable[Evaluation]) -> Evaluation:
+    """Record an evaluation, and emit that it was. One that was recorded before is emitted no second time."""
+    doors = doors_of(request)
+    bus, before = doors.agent.bus, doors.store.clock()
+    try:
+        made = await record
+    except DragomanError as error:
+        why = {"error_message_redacted": without_secrets(str(error)), "task_id": task_id}
+        tell(bus, EvalFailed(evaluation_id=doors.store.new_id(), evaluator=evaluator, **why))
+        raise
+    if made.created_at >= before:
+        for what in evaluation_events(made):
+            tell(bus, what, session_id=made.session_id, turn_id=made.turn_id)
+    return made
+
+
 async def _of_letter(request: Request, data: bytes) -> Recorded:
     letter = read_letter(data)
     if not isinstance(letter, TaskResultLetter):
@@ -109,7 +129,8 @@ async def _of_letter(request: Request, data: bytes) -> Recorded:
     if letter.session_id is not None and session is None:
         odd.append("$.context.session_id: there is no such session, or it is not yours [unknown_session]")
     team_id = tenant_of(principal_of(request))
-    made = await record_result(doors_of(request).store, letter, team_id=team_id, session=session)
+    record = record_result(doors_of(request).store, letter, team_id=team_id, session=session)
+    made = await _recorded(request, letter.sender_id, letter.task_id, record)
     return Recorded(evaluation=told(made), warnings=odd)
 
 
@@ -123,7 +144,7 @@ async def _of_fields(request: Request, plain: object) -> Recorded:
     key = request.headers.get("idempotency-key")
     if key is not None and not 0 < len(key) <= _MOST_KEY:
         raise Refusal(400, "invalid_header", f"An Idempotency-Key has 1 to {_MOST_KEY} characters.")
-    made = await record_judgement(
+    record = record_judgement(
         doors_of(request).store,
         judgement,
         evaluator=evaluator,
@@ -131,6 +152,7 @@ async def _of_fields(request: Request, plain: object) -> Recorded:
         session=session,
         key=key,
     )
+    made = await _recorded(request, evaluator, judgement.task_id, record)
     return Recorded(evaluation=told(made))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.attachments import Attachments
 from dragoman.mail import Mail
+from dragoman.server.audit import Audit
 from dragoman.server.keys import KeyRing, peppers_for
 from dragoman.server.local_token import LocalToken
 from dragoman.server.options import ServeOptions
@@ -34,6 +35,7 @@ class Doors:
         self.peppers = peppers_for(options.store, options.keys_file)
         self.keys = KeyRing(store, self.peppers)
         self.mail = Mail(store)
+        self.audit = Audit(agent.bus)
         self.token = LocalToken()  # of other users of this machine, where there are no keys
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
+from dragoman.bus.catalogue import FeedbackImplicit
 from dragoman.handoff import Policy, SwapPlan, plan_swap
 from dragoman.ids import ToolIds
 from dragoman.message import Message
@@ -18,6 +19,7 @@ from dragoman.server.state import Doors
 from dragoman.store import Session, Store
 from dragoman.turn.seeing import describe_in, descriptions, swap_to
 from dragoman.turn.swap import tell_refused
+from dragoman.turn.telling import tell
 
 
 async def planned(doors: Doors, session: Session, name: str, policy: Policy) -> SwapPlan:
@@ -51,7 +53,9 @@ async def swapped(doors: Doors, session: Session, name: str, policy: Policy) -> 
         tell_refused(doors.agent.bus, session, plan)
         raise Refusal(409, "swap_refused", " ".join(plan.blockers))
     described = await descriptions(doors.agent, session, history) if policy == "describe" else None
-    return await swap_to(doors.store, session, plan.model, policy, described)
+    changed = await swap_to(doors.store, session, plan.model, policy, described)
+    tell(doors.agent.bus, FeedbackImplicit(signal="swap"), session_id=session.id)
+    return changed
 
 
 async def history_of(store: Store, session: Session) -> list[Message]:

@@ -28,7 +28,9 @@ from dragoman.server.rows import id_of, words_of
 from dragoman.server.state import Doors, doors_of
 from dragoman.server.swapping import swapped
 from dragoman.store import Hit, Session, Store
+from dragoman.turn.events import session_ended
 from dragoman.turn.seeing import swap_to
+from dragoman.turn.telling import tell
 
 _PAGE: Final = 30
 _SNIPPET: Final = 160  # characters
@@ -208,7 +210,9 @@ async def delete_thread(request: Request) -> Response:
     """Delete a thread and the files that only it names. While a turn runs in it, 409."""
     doors, principal = doors_of(request), principal_of(request)
     session = await owned_session(request, request.path_params["id"])
+    ended = await session_ended(doors.store, session)
     await delete_with_files(doors.store, session.id, owners_of(principal), doors.attachments)
+    tell(doors.agent.bus, ended, session_id=session.id)
     return Response(status_code=204)
 
 

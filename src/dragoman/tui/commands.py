@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman import formats, pages
+from dragoman.bus.catalogue import FeedbackImplicit
 from dragoman.catalog import Model
 from dragoman.converting import Target
 from dragoman.errors import InputError
@@ -21,6 +22,7 @@ from dragoman.tui import dialogs
 from dragoman.tui.views import words_of
 from dragoman.turn.seeing import describe_in, policy_of
 from dragoman.turn.swap import tell_refused
+from dragoman.turn.telling import tell
 
 if TYPE_CHECKING:
     from dragoman.tui.app import ChatApp
@@ -80,6 +82,7 @@ class Commands:
             tell_refused(app.agent.bus, app.session, plan)
         if await app.ask(dialogs.preflight(plan)) == "yes":
             await app.store.change_session(app.session.id, active_model=model.id)
+            tell(app.agent.bus, FeedbackImplicit(signal="swap"), session_id=app.session.id)
             await app.say(f"From the next message on, {model.id} answers.")
         await app.update_status()
 
@@ -135,6 +138,7 @@ class Commands:
         questions = [row.seq async for row in app.store.history(app.session.id) if row.message.role is Role.USER]
         if not questions:
             raise InputError("there is nothing to undo")
+        tell(app.agent.bus, FeedbackImplicit(signal="undo"), session_id=app.session.id)
         await app.open(await app.store.fork(app.session.id, questions[-1] - 1))
         await app.say("The last question and its answer are in the conversation that this one was forked from.")
 

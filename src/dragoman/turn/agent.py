@@ -22,6 +22,7 @@ from typing import Any, Final, Self
 from dragoman import settings as keys
 from dragoman.adapter import Adapter
 from dragoman.bus import Bus
+from dragoman.bus.catalogue import ProviderDegraded
 from dragoman.bus.trace import TraceWriter
 from dragoman.catalog import Model
 from dragoman.client import Client, Retries, Timeouts
@@ -53,6 +54,8 @@ from dragoman.window import SUMMARY_ABOVE_TOKENS
 LOCAL: Final = "local"  # the provider that is a process on this machine
 MAX_STEPS: Final = 25
 MOST_BENCHES: Final = 256  # before those are let go that nobody would miss
+MOST_SESSIONS: Final = 10_000  # that are remembered as known
+DEGRADED_AFTER: Final = 3  # failures in a row: fewer than those after which a model is left out
 SAMPLES_FOR_S: Final = 10.0
 MOST_USERS: Final = 1_000  # whose samples are remembered
 # Who answers when nobody chose: of the first provider that can be called, a model of its middle, in ability and price.
@@ -140,6 +143,7 @@ class Agent:
         self.default_model = default_model(self.settings, self.registry)
         self._samples: dict[str | None, tuple[Sequence[PatternSample], float]] = {}  # of a user, and until when
         self._benches: dict[str, Workbench] = {}
+        self._known_sessions: set[str] = set()  # in which a turn has run, as far as is remembered
         self._late: list[tuple[str, Message]] = []  # what tools gave too late, by session, until it is stored
         self._running: list[RunningTurn] = []
         self._owned = [one for one, given in ((self.client, client), (self.local, local)) if given is None]
@@ -338,6 +342,15 @@ class Agent:
             for session_id in [own for own, bench in self._benches.items() if bench.is_idle]:
                 del self._benches[session_id]
 
+    def knows_session(self, session_id: str) -> bool:
+        """Whether a turn of this agent has run in a session before; from now on one has."""
+        if session_id in self._known_sessions:
+            return True
+        if len(self._known_sessions) >= MOST_SESSIONS:
+            self._known_sessions.clear()
+        self._known_sessions.add(session_id)
+        return False
+
     def came_late(self, session_id: str, note: Message) -> None:
         """Keep what a tool gave too late for the session's next question."""
         self._late.append((session_id, note))
@@ -357,6 +370,10 @@ class Agent:
         self.availability, changes = self.availability.noted(model.provider, model.id, self.clock(), error_class)
         for change in changes:
             tell(self.bus, change.event_type, change.payload(), session_id=session_id)
+        if fault is not None and self.availability.failures_in_a_row(model.provider, model.id) == DEGRADED_AFTER:
+            reason = f"{DEGRADED_AFTER} consecutive failures, the last one {error_class}"
+            degraded = ProviderDegraded(provider=model.provider, models_affected=(model.id,), reason=reason)
+            tell(self.bus, degraded, session_id=session_id)
 
     def priced(self, model: Model, usage: TokenUsage, at: datetime, latency_ms: int) -> Usage:
         """What a call consumed, with its price; without one, if none is known or the counts contradict each other."""

@@ -27,6 +27,7 @@ from dragoman.store import Row, Session
 from dragoman.store.tenure import Tenure
 from dragoman.tools import answer_schema
 from dragoman.turn import stages
+from dragoman.turn.events import tell_choice, tell_session
 from dragoman.turn.seeing import policy_of
 from dragoman.turn.tally import Tally
 from dragoman.turn.telling import tell, without_secrets
@@ -170,6 +171,7 @@ async def begun(agent: Agent, asked: Asked, tenure: Tenure, tally: Tally | None)
     ids = ToolIds(found.tool_ids)
     tally = tally or Tally(asked.run_id or agent.store.new_id())
     scope = agent.bus.scope(session.id, tally.turn_id)
+    tell_session(agent, session, len(rows))
     decision = await _decided(agent, asked, session, history, scope=scope, tools=waiting.tools.definitions)
     model = agent.registry.catalog.model(decision.chosen_model)
     tally.model = model.id
@@ -271,6 +273,7 @@ async def _decided(
         decision = decide(facts, policy, agent.registry, samples=samples)  # rather one that failed lately than nobody
     tell(scope, _started(decision.facts))
     tell(scope, _route(decision, (time.perf_counter() - began) * 1000))
+    tell_choice(scope, decision)
     if decision.refusal is not None and decision.refusal.code == "routing_constraint_failure":
         tell(scope, "routing_constraint_failure", decision.refusal.payload())
     try:

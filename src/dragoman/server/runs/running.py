@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from dragoman.bus.catalogue import GatewayQuotaExceeded
 from dragoman.errors import DragomanError
 from dragoman.server.refusing import Refusal
 from dragoman.server.runs.beginning import Beginning, Started, Wanted
@@ -87,6 +88,7 @@ class Runs:
         """Count a run that is about to begin, and refuse one too many of a user."""
         pending = sum(live.run.user_id == user_id for live in self._here.values()) + self._about_to_begin.count(user_id)
         if pending >= self._doors.options.max_pending_runs:
+            self._doors.audit.tell(GatewayQuotaExceeded(scope="user", user_id=user_id))
             what = f"There are {pending} runs already. Wait for one of them."
             raise Refusal(429, "too_many_runs", what, headers={"retry-after": "1"})
         self._about_to_begin.append(user_id)
