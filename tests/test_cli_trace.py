@@ -312,6 +312,12 @@ def test_the_last_turn_can_be_judged_and_routing_learns_from_it(file: Path) -> N
     )
     assert (Decimal(made["cost_usd"]), made["duration_ms"]) == (Decimal("4.5"), 3_000)
     assert made["notes"] == "my password=[redacted:password]"
+    told = document("trace", "sess_1", store=file)["events"]
+    assert [event["type"] for event in told] == [
+        *("eval.started", "eval.completed", "pattern.recorded", "feedback.explicit"),
+    ]
+    assert {event["turn_id"] for event in told} == {"turn_1"}
+    assert (told[1]["payload"]["evaluation_id"], told[3]["payload"]["score"]) == (made["id"], 0.8)
     done = run("evaluate", "sess_1", "--no-success", store=file)
     assert done.stdout.startswith("recorded not good enough  evl_")
 
