@@ -196,7 +196,8 @@ class _AgentPlanner:
         if self._session_id is None:
             self._session_id = (await self._agent.store.create_session(title=f"Manager: {task[:60]}")).id
             known = "\n\n".join(words_of(entry)[0] for entry in history[:-1])  # the last entry is the task
-            asked: dict[str, Any] = {"content": task, "context": known or None}
+            said = [task, f"What is known so far:\n\n{known}"] if known else [task]
+            asked: dict[str, Any] = {"content": [TextBlock(text) for text in said]}
         else:
             asked = {"answers": tuple(_answer(one.call_id, history) for one in self._pending)}
         ended, text = await answer_task(self._agent, self._session_id, tools=self._tools, **asked)

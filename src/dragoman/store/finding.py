@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dragoman.errors import UnknownMessageError
+from dragoman.message import Role
 from dragoman.store.attached import Named, named_attachments
 from dragoman.store.lineage import Stretch, gone, lineage
 from dragoman.store.operation import Operation, Rows, Statement, operation
@@ -58,6 +59,11 @@ class FindingMethods:
         """The message of that id, or the newest one that a client knows by that name, or ``UnknownMessageError``."""
         (row,) = await self._rows([await self._read_little(_find_message(self.engine, session_id, name))])
         return row
+
+    async def count_messages(self, session_id: str, role: Role) -> int:
+        """How many messages of a role were stored in a session itself, without those that it shares as a fork."""
+        number: int = await self._read_little(_count_messages(session_id, role))
+        return number
 
     async def calls_of(self, session_id: str, call_ids: Sequence[str]) -> dict[str, Call]:
         """What is known of these calls of a history."""
@@ -130,6 +136,13 @@ def _metadata(text: str) -> Mapping[str, Any]:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError:
         return {}
+
+
+@operation
+def _count_messages(session_id: str, role: Role) -> Generator[Statement, Rows, int]:
+    rows = yield "SELECT count(*) FROM messages WHERE session_id = ? AND role = ?", (session_id, role.value)
+    number: int = rows[0][0]
+    return number
 
 
 @operation

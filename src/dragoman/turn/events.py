@@ -46,9 +46,7 @@ def tell_session(agent: Agent, session: Session, message_count: int) -> None:
 
 async def session_ended(store: Store, session: Session) -> catalogue.SessionEnded:
     """The event of a session that is about to be deleted. Emit it when that is done."""
-    turns = 0
-    async for row in store.history(session.id):
-        turns += row.message.role is Role.USER
+    turns = await store.count_messages(session.id, Role.USER)
     cost = sum((one.cost_usd for one in await store.totals("session", session=session.id)), Decimal(0))
     age = (store.clock() - session.created_at).total_seconds()
     return catalogue.SessionEnded(
