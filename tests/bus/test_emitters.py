@@ -54,7 +54,7 @@ EMITTERS = {
     "turn.completed": "turn/ending.py",
     "turn.failed": "turn/ending.py",
     "turn.started": "turn/beginning.py",
-    "usage.repaired": "",
+    "usage.repaired": "store/usage_repair.py",
 }
 NOT_CAUSED = {  # docs/events.md says why
     *("skill.loaded", "skill.created", "memory.updated", "memory.eviction"),
