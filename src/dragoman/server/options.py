@@ -98,8 +98,8 @@ def private_paths(options: ServeOptions) -> tuple[Path, ...]:
     """The files and folders of this machine, besides those of the store and the settings, that no tool may touch."""
     attachments = options.attachments or attachments_beside(options.store) or ""
     folders = [unquote(urlsplit(attachments).path)] if attachments.startswith("file:///") else []
-    files = [options.keys_file] if options.keys_file is not None else []
-    return tuple(Path(path).expanduser() for path in (*folders, *files))
+    files = (options.keys_file, options.nats_credentials, options.nats_nkey, options.nats_key)
+    return tuple(Path(path).expanduser() for path in (*folders, *files) if path is not None)
 
 
 def address(options: ServeOptions) -> str:
