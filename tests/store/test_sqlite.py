@@ -110,6 +110,21 @@ async def test_what_many_ask_for_together_is_written_in_the_writers_thread(path:
         assert threading.current_thread() not in threads
 
 
+@pytest.mark.parametrize("refused", [2**63, "\ud800", object()], ids=["a large number", "half a character", "no value"])
+async def test_what_one_of_many_may_not_write_fails_none_of_the_others(path: Path, refused: Any) -> None:
+    def ask(value: Any) -> Operation[None]:
+        def steps() -> Iterator[Any]:
+            yield "UPDATE sessions SET title = ?", (value,)
+
+        return Operation(steps)  # type: ignore[arg-type]
+
+    async with open_store(f"sqlite:///{path}") as store:
+        await store.create_session()
+        asked = [store._write(ask("good")), store._write(ask(refused)), *(store._write(ask("good")) for _ in range(20))]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    assert [number for number, outcome in enumerate(outcomes) if outcome is not None] == [1]
+
+
 @pytest.mark.usefixtures("patient")
 async def test_what_few_ask_for_together_is_one_commit_where_it_was_asked_for(
     path: Path, monkeypatch: pytest.MonkeyPatch

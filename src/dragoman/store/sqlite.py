@@ -34,7 +34,7 @@ import msgspec
 
 from dragoman import permissions
 from dragoman.blobs import Blobs
-from dragoman.errors import DamagedError, DragomanError, FormatError, StorageError, StoreError, StoreUnusableError
+from dragoman.errors import DamagedError, FormatError, StorageError, StoreError, StoreUnusableError
 from dragoman.message import is_possible_cost
 from dragoman.store import at_once
 from dragoman.store.lease_clock import boot_id, machine_now, restart
@@ -742,7 +742,9 @@ class _Writer:
         self._connection.execute("SAVEPOINT job")
         try:
             outcome = _ran(self._connection, operation)
-        except (DragomanError, ValueError, TypeError, LookupError, apsw.ConstraintError) as error:
+        except Exception as error:
+            if isinstance(error, apsw.Error | OSError) and not isinstance(error, apsw.ConstraintError):
+                raise  # the database failed, and with it every job
             self._connection.execute("ROLLBACK TO job")
             outcome = _Failed(_translated(error, self._connection))
         self._connection.execute("RELEASE job")
