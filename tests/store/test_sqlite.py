@@ -352,7 +352,7 @@ async def test_a_write_waits_for_other_programs_without_stopping_the_event_loop(
         assert (await waiting)[0].seq == 43
 
 
-@pytest.mark.parametrize("amount", ["x'00'", "'0.1.2'", "'1E-99999'"])
+@pytest.mark.parametrize("amount", ["x'00'", "'0.1.2'"])
 async def test_an_amount_that_is_no_number_is_damage(path: Path, amount: str) -> None:
     async with open_store(f"sqlite:///{path}") as store:
         session = await store.create_session()

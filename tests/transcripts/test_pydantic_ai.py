@@ -284,7 +284,7 @@ def test_usage_is_in_disjoint_buckets_and_no_price_is_made_up() -> None:
     usage = message.metadata.usage
     assert usage is not None
     assert (usage.input_tokens, usage.cached_input_tokens, usage.cache_creation_input_tokens) == (60, 30, 10)
-    assert (usage.cost_usd, usage.pricing_version, usage.provider_cost_usd) == (0, "not-recorded", Decimal("0.5"))
+    assert (usage.cost_usd, usage.pricing_version, usage.provider_cost_usd) == (None, "not-recorded", Decimal("0.5"))
     assert (message.metadata.model, message.metadata.provider) == ("openai:gpt-5", "openai")
     assert message.metadata.run_id == "run_1"
     assert read([response(usage={"input_tokens": 0, "output_tokens": 0})])[0].metadata.usage is None

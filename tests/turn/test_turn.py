@@ -25,6 +25,7 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from dragoman.pricing import prices_from
 from dragoman.rules import check
 from dragoman.store import Store
 from dragoman.tools import tool
@@ -33,6 +34,10 @@ from tests.strict import call, say, think
 from tests.turn.ground import DIALECTS, ground
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+_RATES = {"input_per_mtok_usd": "3", "output_per_mtok_usd": "15"}
+PRICES = prices_from(
+    {"pricing_version": "by-hand", "models": {f"fake-{name}:model": _RATES for name in ("anthropic", "openai_chat")}}
+)
 PICTURE = ImageBlock(ImageSource("base64", PIXEL), "image/png")
 
 
@@ -389,7 +394,7 @@ async def test_a_long_history_is_summarised_once_and_stays_in_the_store(tmp_path
 
 async def test_what_a_summary_costs_is_told_and_counted(tmp_path: Path) -> None:
     async with ground(tmp_path, "openai_chat") as it:
-        agent = await it.agent(summarises=True, summary_above_tokens=300)
+        agent = await it.agent(summarises=True, summary_above_tokens=300, prices=PRICES)
         seen: list[Event] = []
         agent.bus.subscribe("test", seen.append, event_types=["llm.call_started", "llm.call_completed"])
         fake, calls = it.fakes["openai_chat"], 0
@@ -429,11 +434,12 @@ async def test_a_summary_that_cannot_be_had_is_told_as_a_failed_call(tmp_path: P
 
 async def test_what_a_turn_costs_is_the_sum_of_its_answers(tmp_path: Path) -> None:
     async with ground(tmp_path, "anthropic") as it:
-        agent = await it.agent(tools=[add])
+        agent = await it.agent(tools=[add], prices=PRICES)
         it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
         ended = await agent.ask(it.session, "What is 1 + 2?", user_id="u1")
         usages = [one.metadata.usage for one in await messages(it.store, it.session) if one.metadata.usage]
-        assert ended.cost_usd == sum((usage.cost_usd for usage in usages), Decimal(0))
+        assert ended.cost_usd == sum((usage.cost_usd or 0 for usage in usages), Decimal(0)) > 0
+        assert (ended.state, ended.unpriced_calls) == ("priced", 0)
         assert ended.output_tokens == sum(usage.output_tokens for usage in usages)
 
 
