@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from dragoman.errors import ConflictError, LetterError, UnknownLetterError
-from dragoman.letters import write_letter
+from dragoman.letters import read_stored_letter, write_letter
 from dragoman.mail import POSTMASTER, Acked, DeadLetter, Mail, RetryRule
+from dragoman.mail.posting import posted_of
 from dragoman.store import Store
 from dragoman.store.sessions import change_session
 from tests.mail.conftest import Clock, failure, pass_time, result
@@ -301,9 +302,14 @@ async def test_an_error_letter_that_is_malformed_is_answered_by_nobody(mail: Mai
     assert await mail.receive("CA") == []
 
 
-async def test_durations_that_differ_are_taken(mail: Mail) -> None:
-    receipt = await mail.send(result(duration_sec=12.34, metrics={"duration_ms": 99999}))
-    assert receipt.is_new
+async def test_a_letter_that_an_earlier_version_has_taken_is_handed_out_though_its_durations_differ(mail: Mail) -> None:
+    data = write_letter(result(duration_sec=12.34)).replace(b'"result":', b'"metrics":{"duration_ms":99999},"result":')
+    with pytest.raises(LetterError):
+        await mail.send(data)
+    await mail.store.mail.post(posted_of(read_stored_letter(data), mail.sealing))
+    (delivery,) = await mail.receive("ARCH")
+    assert delivery.letter.payload.metrics.duration_ms == 99999
+    assert (await delivery.opened()).payload.duration_sec == 12.34
 
 
 async def test_the_path_of_an_artifact_is_data(mail: Mail) -> None:
