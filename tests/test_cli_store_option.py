@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from dragoman.cli.store_option import url_from
+from dragoman.cli.store_option import opened, url_from
+from dragoman.errors import SettingsError
 
 
 def test_the_configuration_file_names_the_store_unless_somebody_does(
@@ -28,3 +30,29 @@ def test_the_configuration_file_names_the_store_unless_somebody_does(
     elsewhere.chmod(0o600)
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(elsewhere))
     assert url_from(None) == "sqlite:///notes.db"
+
+
+def test_the_environment_or_the_configuration_file_makes_a_store_strict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DRAGOMAN_CONFIG", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    def is_strict() -> bool:
+        async def looked() -> bool:
+            async with opened("memory:") as store:
+                return store.strict
+
+        return asyncio.run(looked())
+
+    assert not is_strict()
+    file = tmp_path / "dragoman" / "config.toml"
+    file.parent.mkdir()
+    file.write_text('strict_append = "true"\n')
+    file.chmod(0o600)
+    assert is_strict()
+    monkeypatch.setenv("DRAGOMAN_STRICT_APPEND", "0")
+    assert not is_strict()
+    monkeypatch.setenv("DRAGOMAN_STRICT_APPEND", "perhaps")
+    with pytest.raises(SettingsError, match="neither true nor false"):
+        is_strict()

@@ -136,8 +136,12 @@ async def test_a_swap_is_looked_at_before_it_is_made(tmp_path: Path) -> None:
         await it.write("/model gemini")
         await it.is_asked()
         await it.shows("Swap to fake-gemini:model?", "2 blocks are kept", "it fits")
+        signals: list[Any] = []
+        it.app.agent.bus.subscribe("test", signals.append, event_types=["feedback.implicit"])
         await it.press("enter")
         await it.shows("From the next message on, fake-gemini:model answers.")
+        await it.app.agent.bus.drained()
+        assert [event.payload.signal for event in signals] == ["swap"]
         await it.write("And you?")
         await it.is_over()
         assert (await it.kept())[-1].metadata.model == "fake-gemini:model"

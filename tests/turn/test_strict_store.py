@@ -1,0 +1,41 @@
+"""Turns on a strict store: what an agent stores keeps the rules, whatever happens in the turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dragoman.exchange import SideEffects
+from dragoman.message import Message
+from dragoman.rules import check
+from dragoman.store import Store
+from dragoman.tools import builtin_tools, tool
+from tests.strict import call, say, think
+from tests.turn.ground import ground
+
+
+@tool(side_effects=SideEffects.NONE)
+def add(a: int, b: int) -> str:
+    """The sum of two numbers."""
+    return str(a + b)
+
+
+async def stored(store: Store, session_id: str) -> list[Message]:
+    return [row.message async for row in store.history(session_id)]
+
+
+async def test_turns_with_tools_faults_and_questions_that_are_given_up_pass_a_strict_store(tmp_path: Path) -> None:
+    async with ground(tmp_path, "anthropic") as it:
+        it.store.strict = True
+        fake = it.fakes["anthropic"]
+        agent = await it.agent(tools=[add, *builtin_tools(["ask_user"])], parks=True)
+        fake.answer_with(think("Hm."), say("Let me add."), call("add", {"a": 1, "b": 2}), call("add", {"a": "x"}))
+        fake.say("Three.")
+        assert (await agent.ask(it.session, "Add")).fault is None
+        fake.fail(500)
+        assert (await agent.ask(it.session, "Again")).fault is not None
+        fake.call("ask_user", {"question": "How many?", "fields": [{"name": "count", "type": "number"}]})
+        await agent.ask(it.session, "Order some")
+        fake.say("Forget it.")
+        assert (await agent.ask(it.session, "Never mind")).fault is None
+        rules = {breach.rule for breach in check(await stored(it.store, it.session))}
+        assert rules <= {"call-is-answered"}, "a question that was given up has no answer, and a model is told so"
