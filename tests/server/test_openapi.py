@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from dragoman.server.app import Doorway, endpoints
 from dragoman.server.openapi import document
+from dragoman.server.runs import given
 from tests.server.conftest import Serving
 
 
@@ -55,6 +56,49 @@ def test_every_schema_is_one_and_every_reference_leads_somewhere() -> None:
     look(said["components"])
     for schema in said["components"]["schemas"].values():
         jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
+
+
+def test_generators_of_clients_can_read_the_document() -> None:
+    """openapi-python-client ends at a schema that is a truth value, and few generators know ``prefixItems``."""
+
+    def look(value: object, where: str) -> None:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                is_schema = name in ("items", "contains", "not", "if", "then", "else", "propertyNames")
+                assert not (is_schema and isinstance(inner, bool)), f"{where}/{name}"
+                assert name != "prefixItems", where
+                look(inner, f"{where}/{name}")
+        elif isinstance(value, list):
+            for at, inner in enumerate(value):
+                look(inner, f"{where}[{at}]")
+
+    said = document(endpoints())
+    look(said, "#")
+    pairs = said["components"]["schemas"]["Found"]["properties"]["highlights"]["items"]
+    assert pairs == {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
+
+
+def test_the_messages_of_a_run_are_typed_by_their_role() -> None:
+    said = document(endpoints())
+    schemas = said["components"]["schemas"]
+    messages = schemas["RunAgentInput"]["properties"]["messages"]["items"]
+    assert sorted(messages["discriminator"]["mapping"]) == sorted(given._ROLES)
+    whole = {"$ref": "#/components/schemas/RunAgentInput", "components": said["components"]}
+    validator = jsonschema_rs.Draft202012Validator(whole)
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    good: list[dict[str, object]] = [
+        {"id": "s1", "role": "system", "content": "Be brief."},
+        {"id": "u1", "role": "user", "content": [{"type": "text", "text": "Hi"}]},
+        {"id": "u2", "role": "user", "content": [{"type": "binary", "mimeType": "image/png", "url": "https://x"}]},
+        {"id": "a1", "role": "assistant", "toolCalls": [call]},
+        {"id": "t1", "role": "tool", "toolCallId": "c1", "content": "dark", "metadata": {"n": 1}},
+    ]
+    for message in good:
+        body = {"threadId": "t", "runId": "r", "messages": [message]}
+        validator.validate(body)
+        given.read_given(body)
+    for message in ({"id": "u1", "role": "user"}, {"id": "x", "role": "nobody", "content": ""}, {"content": "x"}):
+        assert not validator.is_valid({"threadId": "t", "runId": "r", "messages": [message]})
 
 
 def test_no_request_has_a_field_that_says_who_asks_or_what_they_may() -> None:

@@ -35,6 +35,7 @@ from dragoman.server import (
     threads,
     workbench,
 )
+from dragoman.server.counters import Counters
 from dragoman.server.endpoint import Endpoint
 from dragoman.server.origins import allowed_origin, asked_beforehand, is_preflight, shown_to
 from dragoman.server.principal import Principal, authenticated, principal_of
@@ -84,7 +85,8 @@ def make_app(doors: Doors, also: tuple[Endpoint, ...] = ()) -> ASGIApp:
     app.router.redirect_slashes = False
     app.state.doors = doors
     app.state.endpoints = known
-    return Doorway(app, doors.options.allow_origin)
+    doors.counters.name_routes((one.method, one.path) for one in known)
+    return Doorway(app, doors.options.allow_origin, doors.counters)
 
 
 def _route(endpoint: Endpoint) -> Route:
@@ -134,8 +136,9 @@ async def _failed(request: Request, error: Exception) -> Response:
 class Doorway:
     """What every request and every answer passes."""
 
-    def __init__(self, app: ASGIApp, origins: Iterable[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, origins: Iterable[str] = (), counters: Counters | None = None) -> None:
         self.app = app
+        self._counters = counters or Counters()
         self._origins = frozenset(origin.encode() for origin in origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,6 +146,7 @@ class Doorway:
             await self.app(scope, receive, send)
             return
         begun = time.perf_counter()
+        self._counters.begin_request()
         scope["dragoman.request_id"] = name = f"req_{secrets.token_hex(12)}"
         status = 0
         origin = allowed_origin(scope, self._origins) if self._origins else None
@@ -162,7 +166,9 @@ class Doorway:
             else:
                 await self.app(scope, receive, send_with_headers)
         finally:
-            _log_answer(scope, status, begun)
+            seconds = time.perf_counter() - begun
+            self._counters.count_request(scope["method"], scope.get("dragoman.route", ""), status, seconds)
+            _log_answer(scope, status, seconds)
 
 
 def _refusal_of_head(scope: Scope) -> Refusal | None:
@@ -176,7 +182,7 @@ def _refusal_of_head(scope: Scope) -> Refusal | None:
     return None
 
 
-def _log_answer(scope: Scope, status: int, begun: float) -> None:
+def _log_answer(scope: Scope, status: int, seconds: float) -> None:
     """One line for each request. Of its address it has the route alone: the rest may be a token."""
     if not _log.isEnabledFor(logging.INFO):
         return
@@ -188,7 +194,7 @@ def _log_answer(scope: Scope, status: int, begun: float) -> None:
             "method": scope["method"],
             "route": scope.get("dragoman.route", ""),
             "status": status,
-            "ms": round((time.perf_counter() - begun) * 1000, 1),
+            "ms": round(seconds * 1000, 1),
             "user": principal.user_id if isinstance(principal, Principal) else "",
         },
     )

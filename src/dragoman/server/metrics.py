@@ -1,15 +1,13 @@
-"""``GET /metrics``: what is measured of the caller's team and of this process, as JSON or as Prometheus reads it.
+"""``GET /metrics``: what is measured of the caller's team and of the server, as JSON or as Prometheus reads it.
 
-Which of the two, the Accept header says; without a wish it is JSON. The one rule: what one team does is in no number
-that another is told.
+Which of the two, the Accept header says; without a wish it is JSON. Runs and requests are counted over all workers and
+all teams, so only a key with the scope ``admin`` is told them. Invariant: what one team does is in no number that
+another one is told, unless it has that scope.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -22,16 +20,17 @@ import dragoman
 from dragoman.mail.evaluation import RESOURCES
 from dragoman.mail.measures import AgentMeasures, MailMeasures, Measures, ModelMeasures, Performance, measures_of
 from dragoman.server.answers import answer, owners_of
+from dragoman.server.counters import RUN_ENDS, HttpMeasures, RunMeasures, WorkerMeasures
 from dragoman.server.endpoint import Endpoint, Media
 from dragoman.server.mailroom import SCOPE, tenant_of
 from dragoman.server.principal import principal_of
+from dragoman.server.scopes import ADMIN
 from dragoman.server.state import doors_of
 from dragoman.store import Totals
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-_BEGUN: Final = time.monotonic()
 _JSON: Final = "application/json"
 _PLAIN: Final = "text/plain"
 _OPEN: Final = "application/openmetrics-text"
@@ -79,6 +78,9 @@ class AllMeasures(msgspec.Struct, frozen=True, kw_only=True):
     mail: MailMeasures
     delivery: DeliveryMeasures
     cost: CostMeasures
+    workers: list[WorkerMeasures] | None = None  # these three are of all workers and all teams: for the scope admin
+    runs: RunMeasures | None = None
+    http: HttpMeasures | None = None
 
 
 async def metrics(request: Request) -> Response:
@@ -88,17 +90,22 @@ async def metrics(request: Request) -> Response:
     spent = await doors.store.totals("model", owners=owners_of(principal))
     told = await doors.mail.health()
     delivery = msgspec.convert(told, DeliveryMeasures)
-    made = _all(measured, _cost(spent), delivery, doors.store.clock())
+    made = _all(measured, _cost(spent), delivery, doors.counters.own(), doors.store.clock())
+    if ADMIN in principal.scopes:
+        counted = {"workers": doors.counters.workers(), "runs": doors.counters.runs(), "http": doors.counters.http()}
+        made = msgspec.structs.replace(made, **counted)
     accept = ", ".join(request.headers.getlist("accept"))
     if wants_text(accept):
         return _as_text(made, accept)
     return answer(made, headers={"vary": "Accept"})
 
 
-def _all(measured: Measures, cost: CostMeasures, delivery: DeliveryMeasures, now: datetime) -> AllMeasures:
+def _all(
+    measured: Measures, cost: CostMeasures, delivery: DeliveryMeasures, worker: WorkerMeasures, now: datetime
+) -> AllMeasures:
     return AllMeasures(
         timestamp=now,
-        system=_system(delivery.durability),
+        system=_system(worker, delivery.durability),
         tasks=measured.tasks,
         agents=measured.agents,
         models=measured.models,
@@ -108,25 +115,15 @@ def _all(measured: Measures, cost: CostMeasures, delivery: DeliveryMeasures, now
     )
 
 
-def _system(durability: str) -> SystemMeasures:
-    used = os.times()
+def _system(worker: WorkerMeasures, durability: str) -> SystemMeasures:
     return SystemMeasures(
         version=dragoman.__version__,
-        worker=os.getpid(),
-        uptime_sec=round(time.monotonic() - _BEGUN, 3),
-        cpu_sec=round(used.user + used.system, 3),
-        memory_mb=round(_memory_bytes() / 2**20, 1),
+        worker=worker.worker,
+        uptime_sec=worker.uptime_sec,
+        cpu_sec=worker.cpu_sec,
+        memory_mb=worker.memory_mb,
         durability=durability,
     )
-
-
-def _memory_bytes() -> int:
-    if sys.platform == "win32":
-        return 0
-    import resource  # noqa: PLC0415  there is none on Windows
-
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
 
 
 def _cost(spent: list[Totals]) -> CostMeasures:
@@ -184,7 +181,11 @@ class _Collector:
     def collect(self) -> Iterable[Metric]:
         """Every metric."""
         made = self._made
-        yield from _of_system(made.system)
+        yield from _of_workers([made.system] if made.workers is None else made.workers)
+        if made.runs is not None:
+            yield from _of_runs(made.runs)
+        if made.http is not None:
+            yield from _of_http(made.http)
         yield from _of_groups("agent", [(one.agent_id, one) for one in made.agents])
         yield from _of_groups("model", [(one.model, one) for one in made.models])
         yield from _of_mail(made.mail)
@@ -202,6 +203,15 @@ class _Collector:
         return ()
 
 
+def _counter(name: str, what: str, labels: tuple[str, ...], values: Iterable[tuple[Any, float]]) -> Metric:
+    from prometheus_client.core import CounterMetricFamily  # noqa: PLC0415
+
+    family = CounterMetricFamily(f"dragoman_{name}", what, labels=labels)
+    for key, value in values:
+        family.add_metric(key if isinstance(key, tuple) else (key,), float(value))
+    return family
+
+
 def _gauge(name: str, what: str, labels: tuple[str, ...], values: Iterable[tuple[Any, Any]]) -> Metric:
     from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415
 
@@ -212,14 +222,30 @@ def _gauge(name: str, what: str, labels: tuple[str, ...], values: Iterable[tuple
     return family
 
 
-def _of_system(system: SystemMeasures) -> Iterator[Metric]:
-    worker = str(system.worker)
-    for name, what, value in (
-        ("uptime_seconds", "How long the process runs.", system.uptime_sec),
-        ("cpu_seconds", "What the process has used of a processor.", system.cpu_sec),
-        ("memory_megabytes", "The most memory that the process ever had.", system.memory_mb),
+def _of_workers(workers: Sequence[SystemMeasures | WorkerMeasures]) -> Iterator[Metric]:
+    for name, what, field in (
+        ("uptime_seconds", "How long the process runs.", "uptime_sec"),
+        ("cpu_seconds", "What the process has used of a processor.", "cpu_sec"),
+        ("memory_megabytes", "The most memory that the process ever had.", "memory_mb"),
     ):
-        yield _gauge(name, what, ("worker",), [(worker, value)])
+        yield _gauge(name, what, ("worker",), [(str(one.worker), getattr(one, field)) for one in workers])
+
+
+def _of_runs(runs: RunMeasures) -> Iterator[Metric]:
+    yield _gauge("runs_in_progress", "Runs that go on.", (), [((), runs.running)])
+    yield _counter("runs_begun", "Runs that have begun.", (), [((), runs.begun)])
+    ends = [(end, getattr(runs, end)) for end in RUN_ENDS]
+    yield _counter("runs_ended", "Runs that have ended, by how.", ("end",), ends)
+
+
+def _of_http(http: HttpMeasures) -> Iterator[Metric]:
+    yield _gauge("http_requests_in_progress", "Requests that are being answered.", (), [((), http.in_progress)])
+    counts = [
+        ((one.method, one.route, status), count) for one in http.routes for status, count in one.by_status.items()
+    ]
+    yield _counter("http_requests", "Requests, by status.", ("method", "route", "status"), counts)
+    seconds = [((one.method, one.route), one.seconds) for one in http.routes]
+    yield _counter("http_request_seconds", "How long requests took, in all.", ("method", "route"), seconds)
 
 
 def _of_groups(by: str, groups: list[tuple[str, Performance]]) -> Iterator[Metric]:
@@ -270,7 +296,7 @@ def _at(path: str, name: str) -> Endpoint:
         path,
         metrics,
         name=name,
-        summary="What is measured: tasks, agents, models, mail, cost, this process",
+        summary="What is measured: tasks, agents, models, mail, cost, and of all workers runs and requests",
         description="JSON, or Prometheus' text where Accept would rather have that.",
         answers={200: (AllMeasures, Media("text/plain", {"type": "string"}))},
         scope=SCOPE,

@@ -43,16 +43,38 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     for endpoint in all_of_them:
         template = _PARAMETER.sub(r"{\1}", endpoint.path)
         paths.setdefault(template, {})[endpoint.method.lower()] = _operation(endpoint, known)
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Dragoman", "version": dragoman.__version__, "summary": "The chat API"},
-        "paths": paths,
-        "components": {
-            "schemas": components,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "dragoman keys create"}},
-        },
-        "security": [{"key": []}, {}],
-    }
+    made: dict[str, Any] = _for_generators(
+        {
+            "openapi": "3.1.0",
+            "info": {"title": "Dragoman", "version": dragoman.__version__, "summary": "The chat API"},
+            "paths": paths,
+            "components": {
+                "schemas": components,
+                "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "dragoman keys create"}},
+            },
+            "security": [{"key": []}, {}],
+        }
+    )
+    return made
+
+
+def _for_generators(value: Any) -> Any:
+    """The same document in words that generators of clients know.
+
+    A list of a fixed length is a list of one kind of item with that length: generators have no ``prefixItems``, and
+    ``items: false`` behind it, which is valid, ends openapi-python-client.
+    """
+    if isinstance(value, list):
+        return [_for_generators(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    made = {name: _for_generators(item) for name, item in value.items()}
+    if isinstance(made.get("prefixItems"), list) and not made.get("items"):
+        kinds = made.pop("prefixItems")
+        several = [kind for at, kind in enumerate(kinds) if kind not in kinds[:at]]
+        made["items"] = several[0] if len(several) == 1 else {"anyOf": several}
+        made.update(minItems=len(kinds), maxItems=len(kinds))
+    return made
 
 
 def _types(endpoints: Iterable[Endpoint]) -> list[Any]:

@@ -14,7 +14,8 @@ import re
 from typing import Final
 
 TOOLS: Final = "tools"
-SCOPES: Final = frozenset(("chat", TOOLS, "history:write", "mail", "admin"))
+ADMIN: Final = "admin"
+SCOPES: Final = frozenset(("chat", TOOLS, "history:write", "mail", ADMIN))
 _AGENT: Final = re.compile(r"agent:[A-Za-z0-9_.:-]{1,128}")
 
 

@@ -27,6 +27,7 @@ from dragoman.errors import SettingsError
 from dragoman.mail import Mail
 from dragoman.server import logs
 from dragoman.server.app import make_app
+from dragoman.server.counters import Counters, Table, shared_table
 from dragoman.server.endpoint import Endpoint
 from dragoman.server.limits import patience
 from dragoman.server.local_token import LocalToken
@@ -268,17 +269,20 @@ async def _check(options: ServeOptions) -> None:
             )
 
 
-def work(options: ServeOptions, listener: socket.socket, token: str | None = None) -> None:
-    """Serve in this process."""
+def work(
+    options: ServeOptions, listener: socket.socket, token: str | None = None, table: Table | None = None, place: int = 0
+) -> None:
+    """Serve in this process. ``table`` has the counts of all workers, ``place`` is which of them this one is."""
     logs.configure(options.log_level)
     allow_many_connections()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_work(options, listener, token))
+        runner.run(_work(options, listener, token, Counters(table, place)))
 
 
-async def _work(options: ServeOptions, listener: socket.socket, token: str | None) -> None:
+async def _work(options: ServeOptions, listener: socket.socket, token: str | None, counters: Counters) -> None:
     async with opened_doors(options) as doors:
         doors.token = LocalToken(token)
+        doors.counters = counters
         server = ChatServer(doors)
         with _stopped_by_signals(server), _stopped_with_parent(server):
             await server._serve([listener])
@@ -342,19 +346,21 @@ def _supervise(options: ServeOptions, listener: socket.socket, token: str) -> No
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: told.set())
 
-    def begun() -> multiprocessing.process.BaseProcess:
-        process = spawn.Process(target=work, args=(options, listener, token))
+    table = shared_table(options.workers)
+
+    def begun(place: int) -> multiprocessing.process.BaseProcess:
+        process = spawn.Process(target=work, args=(options, listener, token, table, place))
         process.start()
         return process
 
     logs.configure(options.log_level)
-    workers = [begun() for _ in range(options.workers)]
+    workers = [begun(place) for place in range(options.workers)]
     while not told.wait(0.2):
         for place, process in enumerate(workers):
             if not process.is_alive():
                 _log.error("a worker ended with %s and is begun again", process.exitcode, extra={"worker": process.pid})
                 told.wait(1)  # one that cannot begin must not keep the machine busy
-                workers[place] = begun()
+                workers[place] = begun(place)
     for process in workers:
         process.terminate()
     for process in workers:

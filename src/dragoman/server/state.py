@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dragoman.attachments import Attachments
 from dragoman.mail import Mail
 from dragoman.server.audit import Audit
+from dragoman.server.counters import Counters
 from dragoman.server.keys import KeyRing, peppers_for
 from dragoman.server.local_token import LocalToken
 from dragoman.server.options import ServeOptions
@@ -36,6 +37,7 @@ class Doors:
         self.keys = KeyRing(store, self.peppers)
         self.mail = Mail(store)
         self.audit = Audit(agent.bus)
+        self.counters = Counters()  # of this worker alone, unless it is given the table that all of them share
         self.token = LocalToken()  # of other users of this machine, where there are no keys
 
 

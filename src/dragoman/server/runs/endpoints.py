@@ -17,7 +17,8 @@ from dragoman.server.principal import owned_session, principal_of
 from dragoman.server.refusing import Refusal, not_found
 from dragoman.server.runs.beginning import Wanted, in_progress
 from dragoman.server.runs.framing import KEEP_ALIVE, frame
-from dragoman.server.runs.given import RunAgentInput, read_given
+from dragoman.server.runs.given import read_given
+from dragoman.server.runs.input_schema import RunAgentInput
 from dragoman.server.state import doors_of
 from dragoman.store.runs import Run, ToldEvent
 

@@ -37,7 +37,7 @@ class Narrator:
         self._store = store
         self._live = live
 
-    async def narrate(self) -> None:
+    async def narrate(self) -> RunEnd:
         """Tell the run from its beginning to its end; ``NotOursError`` if somebody else has ended it."""
         live = self._live
         await self._tell(live.telling.started(live.began, self._now_ms()))
@@ -53,6 +53,7 @@ class Narrator:
             _log.exception("a turn failed", extra={"session_id": live.run.session_id})
             last, end = self._failure("internal_error", "Something failed here. The log has more.")
         await unbroken(self._tell([*gathered, *last], end))
+        return end
 
     async def _tell_turn(self, gathered: list[Event]) -> TurnEnded | None:
         """Tell what happens in the turn; how it ended."""

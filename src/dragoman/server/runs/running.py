@@ -99,8 +99,10 @@ class Runs:
 
     async def _told(self, live: Live) -> None:
         """Tell a run to its end."""
+        end = "error"
+        self._doors.counters.begin_run()
         try:
-            await Narrator(self._store, live).narrate()
+            end = (await Narrator(self._store, live).narrate()).status
         except NotOursError:
             _log.warning("run %s was ended by somebody else", live.run.run_id)
             self._lost.append(live.run)  # if it was not
@@ -108,6 +110,7 @@ class Runs:
             _log.exception("run %s could not be told", live.run.run_id)
             self._lost.append(live.run)
         finally:
+            self._doors.counters.end_run(end)
             live.stop("lost")  # which does nothing to a turn that is over
             del self._here[live.run.session_id]
             live.show((), is_over=True)
@@ -196,6 +199,7 @@ class Runs:
                 if now() >= next_sweep:
                     next_sweep = now() + SWEEP_S
                     await self._store.sweep_run_events(self._keep_events)
+                self._doors.counters.note_process()
                 if self._here:
                     await self._stop_cancelled()
             except DragomanError as error:

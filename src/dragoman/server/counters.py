@@ -1,0 +1,193 @@
+"""What a server counts while it works: requests by route and status, runs by how they ended, what each worker uses.
+
+    shared = shared_table(workers)                        once, in the process that starts the workers
+    counters = Counters(shared, place=1)                  in a worker: it writes its own row and reads all rows
+    counters.name_routes(routes)                          the same in every worker, before the first request
+    counters.count_request("GET", "/healthz", 200, 0.002)
+    counters.http(), counters.runs(), counters.workers()  of all workers
+
+Workers share one block of memory, so any of them can answer for all, at once and without a lock: each row has one
+writer. A worker that is started again goes on in the row of the one before it, so that totals never fall.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import sys
+import time
+from collections.abc import Iterable, MutableSequence, Sequence
+from multiprocessing import get_context
+from typing import Final
+
+import msgspec
+
+MOST_ROUTES: Final = 512
+RUN_ENDS: Final = ("finished", "interrupted", "cancelled", "error")
+STATUSES: Final = ("gone", "1xx", "2xx", "3xx", "4xx", "5xx")  # gone: the client left before the answer
+Table = MutableSequence[float]
+Route = tuple[str, str]  # method and path
+OTHER: Final[Route] = ("", "")  # what no route answers
+
+_PROCESS: Final = 4  # pid, begun, processor seconds, bytes
+_HTTP: Final = _PROCESS  # requests that are being answered
+_RUNS: Final = _HTTP + 1  # begun, running, then by end
+_ROUTES: Final = _RUNS + 2 + len(RUN_ENDS)
+_OF_ROUTE: Final = len(STATUSES) + 1  # requests by status, then seconds
+_ROW: Final = _ROUTES + MOST_ROUTES * _OF_ROUTE
+
+
+class WorkerMeasures(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that answers requests."""
+
+    worker: int
+    uptime_sec: float
+    cpu_sec: float
+    memory_mb: float  # the most that it ever had
+
+
+class RunMeasures(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs of all workers since the server was started."""
+
+    running: int
+    begun: int
+    finished: int
+    interrupted: int  # which wait for a person
+    cancelled: int
+    error: int
+
+
+class RouteMeasures(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests of one route."""
+
+    method: str
+    route: str  # as it is declared; empty for what no route answers
+    requests: int
+    by_status: dict[str, int]
+    seconds: float  # in all; a stream counts until its end
+
+
+class HttpMeasures(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests of all workers since the server was started."""
+
+    in_progress: int
+    requests: int
+    by_status: dict[str, int]
+    routes: list[RouteMeasures]
+
+
+def shared_table(workers: int) -> Table:
+    """Memory for the counts of so many workers, to be handed to each of them when it is started."""
+    made: Table = get_context("spawn").RawArray("d", workers * _ROW)
+    return made
+
+
+class Counters:
+    """The counts of one worker, and those of all."""
+
+    def __init__(self, table: Table | None = None, place: int = 0) -> None:
+        self._routes: tuple[Route, ...] = (OTHER,)
+        self._places = {OTHER: 0}
+        self._table: Table = array.array("d", bytes(8 * _ROW)) if table is None else table
+        self._row = place * _ROW
+        self._table[self._row] = os.getpid()
+        self._table[self._row + 1] = time.monotonic()
+        self._table[self._row + _HTTP] = self._table[self._row + _RUNS + 1] = 0  # of a worker that died
+        self.note_process()
+
+    def name_routes(self, routes: Iterable[Route]) -> None:
+        """Count requests of these routes apart; those of others together."""
+        self._routes = (OTHER, *dict.fromkeys(routes))[:MOST_ROUTES]
+        self._places = {route: at for at, route in enumerate(self._routes)}
+
+    # --- counting ----------------------------------------------------------------------------------------------------
+
+    def begin_request(self) -> None:
+        """One more request is being answered."""
+        self._table[self._row + _HTTP] += 1
+
+    def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """A request was answered; status 0 if its client was gone before."""
+        named = ("GET" if method == "HEAD" else method, route)
+        at = self._row + _ROUTES + self._places.get(named, 0) * _OF_ROUTE
+        self._table[self._row + _HTTP] -= 1
+        self._table[at + (status // 100 if 100 <= status < 600 else 0)] += 1
+        self._table[at + len(STATUSES)] += seconds
+
+    def begin_run(self) -> None:
+        """One more run has begun."""
+        self._table[self._row + _RUNS] += 1
+        self._table[self._row + _RUNS + 1] += 1
+
+    def end_run(self, end: str) -> None:
+        """A run has ended, as one of ``RUN_ENDS``."""
+        self._table[self._row + _RUNS + 1] -= 1
+        self._table[self._row + _RUNS + 2 + RUN_ENDS.index(end)] += 1
+
+    def note_process(self) -> None:
+        """Note what this process has used so far."""
+        used = os.times()
+        self._table[self._row + 2] = used.user + used.system
+        self._table[self._row + 3] = _memory_bytes()
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def workers(self) -> list[WorkerMeasures]:
+        """Every worker."""
+        self.note_process()
+        rows = (self._table[first : first + _PROCESS] for first in range(0, len(self._table), _ROW))
+        return [_worker(row) for row in rows if row[0]]
+
+    def own(self) -> WorkerMeasures:
+        """This worker."""
+        self.note_process()
+        return _worker(self._table[self._row : self._row + _PROCESS])
+
+    def runs(self) -> RunMeasures:
+        """The runs of all workers."""
+        begun, running, *ends = (round(self._sum(_RUNS + at)) for at in range(2 + len(RUN_ENDS)))
+        return RunMeasures(running=running, begun=begun, **dict(zip(RUN_ENDS, ends, strict=True)))
+
+    def http(self) -> HttpMeasures:
+        """The requests of all workers."""
+        routes = [one for at, route in enumerate(self._routes) if (one := self._route(at, route)).requests]
+        by_status = {name: sum(one.by_status.get(name, 0) for one in routes) for name in STATUSES}
+        return HttpMeasures(
+            in_progress=round(self._sum(_HTTP)),
+            requests=sum(one.requests for one in routes),
+            by_status={name: count for name, count in by_status.items() if count},
+            routes=routes,
+        )
+
+    def _route(self, at: int, route: Route) -> RouteMeasures:
+        first = _ROUTES + at * _OF_ROUTE
+        counts = {name: round(self._sum(first + place)) for place, name in enumerate(STATUSES)}
+        return RouteMeasures(
+            method=route[0],
+            route=route[1],
+            requests=sum(counts.values()),
+            by_status={name: count for name, count in counts.items() if count},
+            seconds=round(self._sum(first + len(STATUSES)), 6),
+        )
+
+    def _sum(self, at: int) -> float:
+        return sum(self._table[first + at] for first in range(0, len(self._table), _ROW))
+
+
+def _worker(row: Sequence[float]) -> WorkerMeasures:
+    pid, begun, cpu_sec, memory = row
+    return WorkerMeasures(
+        worker=int(pid),
+        uptime_sec=round(time.monotonic() - begun, 3),
+        cpu_sec=round(cpu_sec, 3),
+        memory_mb=round(memory / 2**20, 1),
+    )
+
+
+def _memory_bytes() -> int:
+    if sys.platform == "win32":
+        return 0
+    import resource  # noqa: PLC0415  there is none on Windows
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
