@@ -9,14 +9,17 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
+import json
 import secrets
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import NameOID
 
 from dragoman.mail.broker_access import read_seed
@@ -60,3 +63,53 @@ def new_nkey() -> tuple[str, str]:
     raw = bytes((0x95, 0x00)) + secrets.token_bytes(32)
     seed = base64.b32encode(raw + binascii.crc_hqx(raw, 0).to_bytes(2, "little")).decode().rstrip("=")
     return seed, read_seed(seed, "here").public
+
+
+class Operator:
+    """An operator of NATS with one account: users that it has signed are let in by their credentials file."""
+
+    def __init__(self) -> None:
+        self._operator, self._account = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+        self._system = Ed25519PrivateKey.generate()
+        self._limits = {"subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "conn": -1, "leaf": -1}
+        self._limits |= {"wildcards": True}
+        self._of_streams = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
+
+    def config(self) -> str:
+        """What stands in the configuration of a server."""
+        operator, account, system = map(_public, "OAA", (self._operator, self._account, self._system))
+        accounts = {account: {"limits": self._limits | self._of_streams}, system: {"limits": self._limits}}
+        signed = [
+            f"{name}: {_signed(self._operator, operator, name, 'account', claims)}" for name, claims in accounts.items()
+        ]
+        own = _signed(self._operator, operator, operator, "operator", {})
+        return (
+            f"operator: {own}\nsystem_account: {system}\nresolver: MEMORY\nresolver_preload {{ {', '.join(signed)} }}\n"
+        )
+
+    def credentials(self, seed: str, public: str) -> str:
+        """The credentials file of a user."""
+        claims = {"subs": -1, "data": -1, "payload": -1}
+        jwt = _signed(self._account, _public("A", self._account), public, "user", claims)
+        lines = ("-----BEGIN NATS USER JWT-----", jwt, "------END NATS USER JWT------", "")
+        return "\n".join((*lines, "-----BEGIN USER NKEY SEED-----", seed, "------END USER NKEY SEED------", ""))
+
+
+_KINDS = {"O": 14 << 3, "A": 0}
+
+
+def _public(kind: str, key: Ed25519PrivateKey) -> str:
+    raw = bytes((_KINDS[kind],)) + key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    return base64.b32encode(raw + binascii.crc_hqx(raw, 0).to_bytes(2, "little")).decode().rstrip("=")
+
+
+def _signed(key: Ed25519PrivateKey, issuer: str, subject: str, kind: str, claims: dict[str, Any]) -> str:
+    """A JWT as NATS has them."""
+    said = {"jti": secrets.token_hex(16), "iat": int(datetime.now(UTC).timestamp()), "iss": issuer, "name": kind}
+    body = {**said, "sub": subject, "nats": {**claims, "type": kind, "version": 2}}
+    text = ".".join(_encoded(json.dumps(part).encode()) for part in ({"typ": "JWT", "alg": "ed25519-nkey"}, body))
+    return f"{text}.{_encoded(key.sign(text.encode()))}"
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")

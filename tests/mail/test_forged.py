@@ -23,7 +23,7 @@ from dragoman.mail.wire import MESSAGE_ID, ORIGIN, Wire
 from dragoman.store import open_store
 from tests.conftest import ROOT
 from tests.mail.brokers import Broker, free_port, running
-from tests.mail.certificates import Certificates, new_nkey
+from tests.mail.certificates import Certificates, Operator, new_nkey
 from tests.mail.conftest import result
 from tests.mail.test_nats import broker, emptied, opened, received
 from tests.mail.test_sealing import KEY, OTHER, found_in
@@ -377,6 +377,22 @@ async def test_a_user_with_a_password_and_a_token_are_ways_to_connect(
         assert await connects(broker.url, BrokerAccess(**right))
         assert not await connects(broker.url, BrokerAccess(**wrong))
         assert not await connects(broker.url, BrokerAccess())
+
+
+async def test_a_credentials_file_is_a_way_to_connect(tmp_path: Path) -> None:
+    operator, stranger = Operator(), Operator()
+    files = [tmp_path / "mail.creds", tmp_path / "stranger.creds"]
+    for file, signer in zip(files, (operator, stranger), strict=True):
+        file.write_text(signer.credentials(*new_nkey()))
+    broker = Broker(tmp_path / "broker", more=operator.config())
+    with running(broker):
+        access = BrokerAccess(credentials=str(files[0]))
+        assert await connects(broker.url, access)
+        assert not await connects(broker.url, BrokerAccess(credentials=str(files[1])))
+        assert not await connects(broker.url, BrokerAccess())
+        async with opened(tmp_path, "one", broker, access=access) as here:
+            await here.send(result("T1", message_id="L1"))
+            assert await received(here, "ARCH", 1) == ["L1"]
 
 
 async def test_nothing_is_sent_to_a_broker_without_tls_where_tls_is_wanted(
