@@ -15,7 +15,7 @@ import pytest
 from nats.aio.client import Client
 
 from dragoman.errors import SettingsError
-from dragoman.mail import Mail, Sealing
+from dragoman.mail import Mail, Sealing, supervisor
 from dragoman.mail.broker_access import BrokerAccess
 from dragoman.mail.nats import NatsTransport, _Client
 from dragoman.mail.posting import packed, posted_of
@@ -427,3 +427,28 @@ async def test_a_file_that_cannot_be_used_is_an_error_at_once(
                 pass
     assert caught.value.code == "invalid_config"
     assert str(folder) in str(caught.value)
+
+
+async def test_a_seed_that_is_gone_is_a_failure_until_it_is_back(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 0.01)
+    file, seed = tmp_path / "mail.seed", new_nkey()[0]
+    file.write_text(seed)
+    async with opened(tmp_path, "one", broker, access=BrokerAccess(nkey=str(file))) as here:
+        await in_state(here, "ok")
+        file.unlink()
+        broker.kill()
+        await in_state(here, "failing")
+        assert (await here.health())["failing"] == {"connect": "SettingsError"}
+        file.write_text(seed)
+        broker.start()
+        await in_state(here, "ok")
+        await here.send(result("T1", message_id="L1"))
+        assert await received(here, "ARCH", 1) == ["L1"]
+
+
+async def in_state(mail: Mail, state: str) -> None:
+    async with within(30, f"mail is {state}"):
+        while mail.state != state:
+            await asyncio.sleep(0.02)

@@ -188,6 +188,7 @@ class NatsTransport:
                 await client.subscribe(f"{self._prefix}-receipts.{self._origin}", queue="receipts", cb=self._receipt)
                 await self._ensure_stream()
                 self._connected.set()
+                self._supervisor.report_success("connect")
                 await lost.wait()
             self._connected.clear()
             await _ended(client.close())
@@ -257,6 +258,8 @@ class NatsTransport:
                     sent = await self._relay_some()
                 except (DragomanError, *_TROUBLE) as error:
                     _log.warning("letters are kept, and sent later: %s", error)
+                    if self._connected.is_set():
+                        self._supervisor.report_failure("relay", type(error).__name__)
                     sent = 0
                 else:
                     self._supervisor.report_success("relay")
