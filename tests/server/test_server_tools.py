@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +78,30 @@ def test_serve_refuses_to_start_where_it_cannot_keep_its_files_apart(tmp_path: P
         assert (done.returncode, done.stdout) == (2, "")
         assert "unsafe_workspace" in done.stderr
         assert "--workspace" in done.stderr
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or os.geteuid() != 0, reason="only root on Linux can become another user"
+)
+@pytest.mark.parametrize(("hide", "read"), [("", "1"), ("serving.hide_environment()", "0")])
+def test_a_command_cannot_read_the_environment_of_the_server_in_proc(hide: str, read: str) -> None:
+    program = (
+        "import ctypes, os, subprocess\n"
+        "from dragoman.server import serving\n"
+        "os.setgroups([]), os.setgid(61001), os.setuid(61001)\n"
+        "ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)\n"  # as a process is that never was another user
+        f"{hide}\n"
+        "subprocess.run(['/bin/sh', '-c', 'cat /proc/$PPID/environ 2>&1 | tr \\\\0 . | grep -c hush-hush'], cwd='/')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "SOMETHING": "hush-hush"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.strip() == read
 
 
 async def test_a_key_without_the_scope_runs_no_tool_of_the_server(keyed_server: Serving) -> None:

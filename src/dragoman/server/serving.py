@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import math
 import multiprocessing
 import multiprocessing.process
 import signal
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -43,6 +45,7 @@ from dragoman.tools.offering import offered
 from dragoman.turn import Agent
 
 DEFAULT_PORT: Final = 8000
+_PR_SET_DUMPABLE: Final = 4
 _MORE_PORTS: Final = 10  # which are tried when nobody named one
 _AFTER_GRACE_S: Final = 5  # for what is to be written after the last turn has ended
 _log: Final = logging.getLogger("dragoman.server")
@@ -231,6 +234,8 @@ def serve(options: ServeOptions, say: Callable[[str, str | None], None] = print_
     """
     listener, options = bound(options)
     token = LocalToken()
+    if run_command.name in options.tool:
+        hide_environment()
     try:
         asyncio.run(_check(options))
         say(*addresses(options, token))
@@ -274,6 +279,8 @@ def work(
 ) -> None:
     """Serve in this process. ``table`` has the counts of all workers, ``place`` is which of them this one is."""
     logs.configure(options.log_level)
+    if run_command.name in options.tool:
+        hide_environment()
     allow_many_connections()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_work(options, listener, token, Counters(table, place)))
@@ -286,6 +293,12 @@ async def _work(options: ServeOptions, listener: socket.socket, token: str | Non
         server = ChatServer(doors)
         with _stopped_by_signals(server), _stopped_with_parent(server):
             await server._serve([listener])
+
+
+def hide_environment() -> None:
+    """Close the environment and the memory of this process in ``/proc`` to commands that run as the same user."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def allow_many_connections() -> None:
