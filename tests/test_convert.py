@@ -220,6 +220,30 @@ def test_a_format_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
         convert(tmp_path / "in.jsonl", tmp_path / "out.jsonl", to="nonsense")
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        [{"type": "click"}],
+        [{"id": "1", "type": "PushEvent", "content": "x"}],
+        [{"type": "text", "text": "hi"}],
+        {"input": [{"type": "click"}]},
+        {"contents": [{}]},
+        [{"parts": [{"a": 1}]}],
+    ],
+)
+def test_json_without_a_role_or_known_content_is_no_conversation(tmp_path: Path, value: Any) -> None:
+    file = tmp_path / "clicks.json"
+    file.write_text(json.dumps(value))
+    with pytest.raises(InputError, match=r"no message has a role, or content that it knows.*--from") as caught:
+        check_file(file)
+    assert caught.value.code == "unknown_format"
+
+
+def test_a_named_format_is_read_without_a_role_or_known_content(tmp_path: Path) -> None:
+    file = jsonl(tmp_path / "clicks.jsonl", {"input": [{"type": "click"}]})
+    assert check_file(file, source_format="openai_responses") in (0, 1)
+
+
 def test_formats_that_read_the_same_otherwise_are_not_chosen_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,18 @@ async def test_a_file_with_one_changed_byte_is_refused(store: Store, other: Stor
     assert await other.list_sessions() == []
 
 
+async def test_a_byte_that_is_no_text_is_refused_on_every_line(store: Store, other: Store) -> None:
+    (first, *_) = await family(store)
+    await store.entries.append(first.id, [{"type": "task", "content": "Look"}])
+    lines = b"".join(await whole(store)).splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        at = line.rindex(b'"')
+        broken = [*lines[:number], line[:at] + b"\xff" + line[at:], *lines[number + 1 :]]
+        with pytest.raises(FormatError) as caught:
+            await other.import_store(broken)
+        assert caught.value.code == "cut_export"
+
+
 async def test_another_session_of_the_same_id_is_a_conflict(store: Store, other: Store) -> None:
     session = await everything(store)
     lines = await exported(store, session.id)

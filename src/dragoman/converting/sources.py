@@ -240,10 +240,12 @@ def _found_in_document(value: Any, given: str | None, name: str) -> tuple[Detect
     except InputError as error:
         if not isinstance(value, list) or not isinstance(value[0], dict | list):
             raise InputError(error.what, where=f"{name}, item 0", remedy=error.remedy, code=error.code) from None
+        as_one = error  # why it is no single conversation
     try:
         found = _detected(value[:_SAMPLE_LINES])
     except InputError as error:
-        raise InputError(error.what, where=name, remedy=error.remedy, code=error.code) from None
+        told = as_one if error.code == as_one.code and isinstance(value[0], dict) else error
+        raise InputError(told.what, where=name, remedy=told.remedy, code=told.code) from None
     return found, not found.by_message
 
 

@@ -5,7 +5,8 @@
 
 Formats that have marks of their own are recognised by those. Dialects are tried: the one that leaves least over of what
 it reads has understood most. Where several understand all of it, and understand the same, it does not matter which one
-is meant. The one rule: where that does matter, nothing is guessed.
+is meant. Where that does matter, nothing is guessed. JSON in which no format finds a role or content of its own is
+refused: most dialects read objects that they do not know, too, and keep them as they are.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from dragoman.message import ContentBlock, Message, OpaqueBlock, ToolResultBlock
 _CANONICAL_KEYS: Final = {"id", "session_id", "role", "content", "metadata", "created_at"}
 _MESSAGE_KEYS: Final = {"role", "content", "parts", "type"}
 _FIRST: Final = "openai_chat"  # named, of several that understand the same
+_NO_EVIDENCE: Final = "no message has a role, or content that it knows"
+_NEAREST: Final = 3  # dialects named in an error
 _LITTLE: Final = 60  # characters that one leaves over and another does not, where both understand the same words
 _FAMILIES: Final = {"claude": "anthropic", "command": "cohere"}  # unless the model's name says another
 
@@ -57,15 +60,16 @@ def detect(values: Sequence[Any]) -> Detected:
     marked = tuple(_marked(values[0]))
     if len(marked) == 1 and marked[0].format in (CANONICAL, ENVELOPES, ENTRIES):
         return marked[0]
-    tried = _tried(values)
+    tried, refused = _tried(values)
     if len(marked) == 1 and (not tried or tried[0].left_over):
         return marked[0]
     if not marked and tried:
         return _best(values, tried)
     if not marked:
+        nearest = "; ".join(f"{name}: {why}" for name, why in refused[:_NEAREST])
         raise InputError(
-            "its format cannot be told from what stands in it",
-            remedy=f"Say which it is with --from: {', '.join(readable())}",
+            f"it is no conversation of a known format ({nearest})" if nearest else "it is no conversation",
+            remedy=f"Say which format it is with --from: {', '.join(readable())}",
             code="unknown_format",
         )
     return _agreeing(values, marked, tried)
@@ -123,17 +127,34 @@ def _is_entry(item: dict[str, Any]) -> bool:
 # --- trying ----------------------------------------------------------------------------------------------------------
 
 
-def _tried(values: Sequence[Any]) -> list[_Candidate]:
-    """The dialects that can read all of it, the one that leaves least over first."""
-    found = [candidate for name in dialects.names() if (candidate := _candidate(name, values)) is not None]
-    return sorted(found, key=lambda one: (one.left_over, not one.is_family, one.format != _FIRST))
+def _tried(values: Sequence[Any]) -> tuple[list[_Candidate], list[tuple[str, str]]]:
+    """The dialects that can read all of it, the one that leaves least over first; and why the nearest others do not."""
+    found: list[_Candidate] = []
+    refused: list[tuple[str, str]] = []
+    for name in dialects.names():
+        match _candidate(name, values):
+            case _Candidate() as candidate:
+                found.append(candidate)
+            case str(why) if _is_near(name, values[0]):
+                refused.append((name, why))
+    found.sort(key=lambda one: (one.left_over, not one.is_family, one.format != _FIRST))
+    refused.sort(key=lambda one: one[1] != _NO_EVIDENCE)  # the nearest first: what could be read
+    return found, refused
 
 
-def _candidate(name: str, values: Sequence[Any]) -> _Candidate | None:
+def _is_near(name: str, value: Any) -> bool:
+    """Whether a value at least has its messages where the dialect has them."""
+    if isinstance(value, list):
+        return bool(value) and isinstance(value[0], dict)
+    return isinstance(value, dict) and (list_key(name) in value or layout_of(name, value))
+
+
+def _candidate(name: str, values: Sequence[Any]) -> _Candidate | str:
+    """What the dialect makes of it, or why it is none of its conversations."""
     by_message = layout_of(name, values[0])
     listed = values[0] if by_message else values[0][0] if isinstance(values[0], list) and values[0] else None
     if listed is not None and not (isinstance(listed, dict) and _MESSAGE_KEYS & listed.keys()):
-        return None
+        return f"a message has one of {', '.join(sorted(_MESSAGE_KEYS))}"
     pieces = [Piece(number, msgspec.json.encode(value)) for number, value in enumerate(values)]
     groups = [pieces] if by_message else [[piece] for piece in pieces]
     left_over = 0
@@ -141,13 +162,30 @@ def _candidate(name: str, values: Sequence[Any]) -> _Candidate | None:
     for group in groups:
         try:
             request = read(name, group, "", by_message=by_message)
-        except DragomanError:
-            return None
+        except DragomanError as error:
+            return str(error)
         if not request.messages:
-            return None
+            return "there is no message"
         left_over += _left_over(request)
         messages.extend(request.messages)
+    is_known = any(_is_understood(block) for message in messages for block in message.content)
+    if not is_known and not all(_has_role(name, value) for value in values):
+        return _NO_EVIDENCE
     return _Candidate(name, by_message, left_over, tuple(messages), request.model)
+
+
+def _is_understood(block: ContentBlock) -> bool:
+    """Whether a block is evidence of its dialect: any other JSON object is read, too, and kept as an opaque one."""
+    return not isinstance(block, OpaqueBlock)
+
+
+def _has_role(name: str, value: Any) -> bool:
+    """Whether every message of a conversation, or the message itself, says whose it is."""
+    if isinstance(value, dict):
+        inner = value.get("request")
+        inner = inner if isinstance(inner, dict) else value
+        value = inner.get(list_key(name), [inner])
+    return isinstance(value, list) and all(isinstance(one, dict) and "role" in one for one in value)
 
 
 def _left_over(request: Request) -> int:

@@ -253,7 +253,7 @@ async def _read_through(file: IO[bytes], lines: Lines, new_id: str, session_id: 
         number += 1
         try:
             reading.take(line + b"\n", file.tell())
-        except (msgspec.DecodeError, JsonError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, JsonError) as error:
             raise _cut(f"line {number} is none of an export ({error})") from None
         file.write(line + b"\n")
         if number % _PAGE == 0:
