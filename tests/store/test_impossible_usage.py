@@ -9,6 +9,7 @@ from typing import Any
 import apsw
 import pytest
 
+import dragoman
 from dragoman.errors import FormatError, InputError
 from dragoman.message import MOST_TOKENS, NOT_RECORDED, UNPRICED, Usage, usage_problems
 from dragoman.store import Store, open_store, writing
@@ -65,6 +66,14 @@ async def test_the_largest_possible_usage_is_stored_and_adds_up(store: Store) ->
     (total,) = await store.totals("session")
     assert (total.input_tokens, total.cost_usd) == (20 * MOST_TOKENS, 20 * Decimal(10**9))
     assert (await store.verify()).is_sound
+
+
+async def test_a_file_with_an_impossible_usage_is_not_imported_and_the_error_names_the_message(store: Store) -> None:
+    message = answered("x", usage=usage_of(**FORGED)).replace(id="01ARZ3NDEKTSV4RRFFQ69G5FAV", session_id="s1")
+    with pytest.raises(FormatError, match="01ARZ3NDEKTSV4RRFFQ69G5FAV") as refused:
+        await store.import_session([dragoman.encode(message) + b"\n"])
+    assert refused.value.code == "impossible_usage"
+    assert await store.list_sessions() == []
 
 
 async def test_a_row_that_is_there_spoils_no_sum_and_verify_names_it(
