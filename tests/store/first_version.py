@@ -94,6 +94,9 @@ def _take_back(connection: apsw.Connection) -> None:
     connection.execute("ALTER TABLE leases DROP COLUMN length_us")
     for table in ("usage", "past_usage"):
         connection.execute(f"ALTER TABLE {table} DROP COLUMN unpriced")
+    connection.execute("ALTER TABLE sessions DROP COLUMN received_at")
+    for name in ("tool_calls", "tool_ids", "idempotency"):
+        connection.execute(f"ALTER TABLE {name} DROP COLUMN hash")
     connection.pragma("user_version", 1)
 
 

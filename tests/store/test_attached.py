@@ -131,6 +131,8 @@ async def taken_back(place: Place) -> None:
             "DROP TABLE attachment_refs; DROP INDEX messages_by_name; DROP INDEX sessions_by_time;"
             " DROP INDEX sessions_by_user; DROP INDEX sessions_to_index; ALTER TABLE sessions DROP COLUMN listed_at;"
             " ALTER TABLE sessions DROP COLUMN is_behind; ALTER TABLE leases DROP COLUMN length_us;"
+            " ALTER TABLE sessions DROP COLUMN received_at; ALTER TABLE tool_calls DROP COLUMN hash;"
+            " ALTER TABLE tool_ids DROP COLUMN hash; ALTER TABLE idempotency DROP COLUMN hash;"
             " ALTER TABLE runs DROP COLUMN alive_us; ALTER TABLE inbox DROP COLUMN wait_us; DROP TABLE lease_clock;"
             " PRAGMA user_version = 5"
         ).fetchall()
@@ -146,6 +148,11 @@ async def taken_back(place: Place) -> None:
             "ALTER TABLE inbox DROP COLUMN wait_us",
             "DROP TABLE lease_clock",
             "DROP FUNCTION lease_now",
+            "ALTER TABLE sessions DROP COLUMN received_at",
+            "ALTER TABLE tool_calls DROP COLUMN hash",
+            "ALTER TABLE tool_ids DROP COLUMN hash",
+            "ALTER TABLE idempotency DROP COLUMN hash",
+            "DROP FUNCTION call_hash",
             "DELETE FROM dragoman_steps WHERE number >= 6",
         ):
             await store._write(rows_of(sql))

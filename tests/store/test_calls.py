@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
+
+from dragoman.errors import DamagedError
 from dragoman.message import InvalidToolUseBlock, Role, ToolUseBlock
 from dragoman.store import Store
 from tests.store.conftest import Clock, Place
@@ -77,3 +81,61 @@ async def test_many_who_learn_tool_ids_at_once_lose_none(shared_place: Place) ->
             *((one, two)[number % 2].learn_tool_ids(session.id, [entry]) for number, entry in enumerate(entries))
         )
         assert sorted(await one.tool_ids(session.id)) == sorted(entries)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE tool_calls SET created_at = created_at + 1024 WHERE id = 'tu_1'",
+        "UPDATE tool_calls SET completed_at = completed_at + 1024 WHERE id = 'tu_1'",
+        "UPDATE tool_calls SET completed_at = 7 WHERE id = 'tu_2'",
+        "UPDATE tool_calls SET block = block + 1 WHERE id = 'tu_1'",
+        "UPDATE tool_calls SET provider = 'another' WHERE id = 'tu_1'",
+    ],
+)
+async def test_a_call_whose_times_or_provider_were_changed_is_found(store: Store, change: str) -> None:
+    session = (await store.create_session()).id
+    await store.append(session, [called("tu_1", "tu_2", "tu_3"), result("tu_1")])
+    await store.cancel_tool_call(session, "tu_3")
+    assert (await store.verify()).is_sound
+    await store._write(_asked(change))
+    assert not (await store.verify()).is_sound
+    with pytest.raises(DamagedError):
+        await store.tool_calls(session)
+    call_id = "tu_2" if "tu_2" in change else "tu_1"
+    await store.append(session, result("tu_2"))
+    await store.cancel_tool_call(session, call_id)
+    assert not (await store.verify()).is_sound  # what is damaged is not given a hash that fits
+
+
+async def test_a_call_that_an_earlier_version_noted_gets_a_hash_when_it_changes(store: Store) -> None:
+    session = (await store.create_session()).id
+    await store.append(session, called("tu_1", "tu_2"))
+    await store._write(_asked("UPDATE tool_calls SET hash = NULL"))
+    await store.append(session, result("tu_1"))
+    fork = await store.fork(session)
+    await store.cancel_tool_call(fork.id, "tu_2")
+    assert (await store.verify()).is_sound
+    assert [call.status for call in await store.tool_calls(fork.id)] == ["succeeded", "cancelled"]
+    hashed = await store._read(_asked("SELECT session_id, id FROM tool_calls WHERE hash IS NOT NULL ORDER BY id"))
+    assert hashed == [(session, "tu_1"), (fork.id, "tu_2")]
+
+
+async def test_what_providers_call_calls_and_idempotency_keys_are_guarded(store: Store) -> None:
+    session = (await store.create_session()).id
+    await store.append(session, called("tu_1"), idempotency_key="k")
+    await store.learn_tool_ids(session, [("anthropic", "tu_1", "toolu_1")])
+    await store._write(_asked("UPDATE tool_ids SET provider_id = 'toolu_2'"))
+    await store._write(_asked("UPDATE idempotency SET first_seq = 0"))
+    assert [one.what.partition(":")[0] for one in (await store.verify()).damage] == [
+        "what a provider calls a call",
+        "an idempotency key",
+    ]
+    with pytest.raises(DamagedError):
+        await store.tool_ids(session)
+    with pytest.raises(DamagedError):
+        await store.append(session, called("tu_1"), idempotency_key="k")
+
+
+def _asked(sql: str) -> Any:
+    return (yield sql, ())

@@ -437,3 +437,22 @@ async def test_a_flipped_bit_in_the_file_is_listed_and_never_served(tmp_path: Pa
                 with pytest.raises(DamagedError):
                     await store.read(session.id, number, 1)
                 assert len(await store.read(session.id, number - 5, 5)) == 5
+
+
+async def test_what_was_imported_today_is_not_old_however_old_it_is(store: Store, clock: Clock) -> None:
+    store.clock = clock
+    undated = b'{"id": "", "session_id": "", "role": "user", "content": [{"type": "text", "text": "When?"}],'
+    undated += b' "metadata": {}, "created_at": "1970-01-01T00:00:00Z", "schema_version": 1}\n'
+    session = await store.import_session([undated])
+    assert session.updated_at == session.created_at == clock.now  # nobody finds it at the end of every list
+    old = await store.create_session("old")
+    await store.append("old", said("Long ago"))
+    exported = [line async for line in store.export("old")]
+    await store.delete_session("old")
+    clock.move(days=400)
+    assert [one.id for one in await store.retain(timedelta(days=90), dry_run=True)] == [session.id]
+    again = await store.import_session(exported)
+    assert again.updated_at == old.updated_at  # which it says of itself
+    assert [one.id for one in await store.retain(timedelta(days=90))] == [session.id]
+    clock.move(days=91)
+    assert [one.id for one in await store.retain(timedelta(days=90))] == ["old"]

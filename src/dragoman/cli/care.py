@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -14,7 +15,7 @@ from rich.text import Text
 from dragoman.cli.store_option import JsonOption, StoreOption, YesOption, opened, session_named, url_from
 from dragoman.cli.terminal import ask, console, counted, moment, print_json, print_line, progress, safe_line
 from dragoman.errors import ConflictError, InputError, StorageError, UnknownSessionError
-from dragoman.store import ErasureReceipt, Owners, Session, Store
+from dragoman.store import ErasureReceipt, Owners, Session, Store, Verification
 
 if TYPE_CHECKING:
     from dragoman.attachments import Erasing, Files
@@ -70,7 +71,19 @@ async def verify(
     )
     verdict = Text("sound", "green") if found.is_sound else Text(f"{len(found.damage)} damaged", "bold red")
     out.print(verdict.append(f": {looked}", "default"))
+    if kept.mark.path is not None:
+        out.print(_marked(found, kept.mark.path), style="dim", soft_wrap=True, markup=False)
     return 0 if found.is_sound else 1
+
+
+def _marked(found: Verification, mark: Path) -> str:
+    """What is known of the end of each session from outside the file."""
+    if found.marked is None:
+        return f"no mark beside the file ({mark.name}): messages that are missing at the end are not noticed"
+    if any("acknowledged up to" in damage.what for damage in found.damage):
+        return f"if you restored an older copy on purpose, delete {mark} to accept it"
+    since = "" if found.marked_since is None else f", which was begun {moment(found.marked_since)} UTC"
+    return f"the end of {counted(found.marked, 'session')} was compared with {mark.name}{since}"
 
 
 # --- repair-usage ----------------------------------------------------------------------------------------------------
@@ -299,6 +312,7 @@ async def erase(
     *,
     user: str,
     attachments: AttachmentsOption = None,
+    delete_copies: Annotated[bool, Parameter(negative="")] = False,
     yes: YesOption = False,
     store: StoreOption = None,
     json: JsonOption = False,
@@ -309,13 +323,15 @@ async def erase(
     ----------
     user
         Who: the user_id of their sessions and messages.
+    delete_copies
+        Delete the copies beside the database that earlier versions' migrations have made (NAME.schema-N), too.
     """
     files = _files_of(user, attachments, store)
     async with opened(store) as kept:
         if not yes:
             count = await _sessions_of(kept, user)
             ask(f"Erase user {user!r} with {count} from this store? It cannot be undone.", yes=yes)
-        receipt = await kept.erase_user(user, files)
+        receipt = await kept.erase_user(user, files, delete_copies=delete_copies)
     if json:
         print_json(receipt)
     else:
@@ -358,7 +374,13 @@ def _show(receipt: ErasureReceipt) -> None:
         out.print(_NOT_LOOKED_FOR, style="dim")
     if receipt.forks_cut:
         out.print(f"{counted(receipt.forks_cut, 'session')} of others had shared such messages", style="dim")
-    out.print(f"{moment(receipt.erased_at)} UTC; copies and backups made before know nothing of it", style="dim")
+    for name in receipt.copies_deleted:
+        out.print(f"deleted the copy {safe_line(name)}", style="dim", markup=False)
+    for name in receipt.copies_left:
+        out.print(f"left: {safe_line(name)} beside the store may still hold what was erased", style="red", markup=False)
+    if any(".schema-" in name for name in receipt.copies_left):
+        out.print("erase again with --delete-copies to delete what migrations have left", style="dim")
+    out.print(f"{moment(receipt.erased_at)} UTC; copies and backups elsewhere know nothing of it", style="dim")
 
 
 async def _sessions_of(store: Store, user: str) -> str:

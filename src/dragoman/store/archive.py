@@ -31,7 +31,7 @@ from dragoman.message import Message
 from dragoman.store import care, collecting, entries, trace
 from dragoman.store.calls import cancel_tool_call, learn_tool_ids, tool_calls, tool_ids
 from dragoman.store.operation import Rows, Statement, bulk, operation
-from dragoman.store.rows import columns_from, micros, time_from
+from dragoman.store.rows import UNKNOWN_TIME, columns_from, micros, time_from
 from dragoman.store.sessions import create_session, get_session
 from dragoman.store.values import Evaluation, Session, TraceEvent
 from dragoman.store.writing import Draft, LetGoError, append, check_usage
@@ -476,12 +476,16 @@ _TELLING: Final = ("title", "workspace_path", "active_model", "routing_policy", 
 
 
 async def _add(store: Store, file: IO[bytes], section: _Section) -> None:
+    if section.session.updated_at == UNKNOWN_TIME:  # no message says when it was said
+        now = store.clock()
+        section.session = msgspec.structs.replace(section.session, created_at=now, updated_at=now)
     renewed: dict[str, int] = {}
     while True:
         for draft in _drafts(store, file, section, renewed):
             await store._keep_large(draft)
         try:
             await store._write(_added(store, file, section, renewed))
+            store.mark.begin(section.session.id, section.session.last_seq)
             store.searching.soon()
             return
         except LetGoError as gone:
@@ -494,6 +498,7 @@ def _added(
 ) -> Generator[Statement, Rows, None]:
     session = section.session
     yield from create_session(msgspec.structs.replace(session, last_seq=session.parent_seq))
+    yield "UPDATE sessions SET received_at = ? WHERE id = ?", (micros(store.clock()), session.id)
     if session.parent_session_id is not None:
         parent = yield from get_session(session.parent_session_id)
         if not parent.parent_seq <= session.parent_seq <= parent.last_seq:

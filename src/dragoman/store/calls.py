@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from dragoman.errors import DamagedError
 from dragoman.message import InvalidToolUseBlock, Message, ToolResultBlock, ToolUseBlock
 from dragoman.store.lineage import Stretch, lineage
 from dragoman.store.operation import Rows, Statement, operation
+from dragoman.store.row_hash import call_hash, check_row, rehashed, row_hash
 from dragoman.store.rows import micros, time_from
 from dragoman.store.sessions import alone_in
 from dragoman.store.values import ToolCall
+
+_COMPLETED: Final = rehashed(completed_at="?")
 
 
 def called(
@@ -24,20 +28,23 @@ def called(
 ) -> Generator[Statement, Rows, None]:
     raw_id = (block.provider_raw or {}).get("id")
     status = "pending" if isinstance(block, ToolUseBlock) else "failed"  # what cannot be used is never made
+    call_id, created_at = visible(block.id), micros(message.created_at)
+    provider, provider_id = maybe(message.metadata.provider), visible(raw_id) if isinstance(raw_id, str) else None
     yield (
         "INSERT INTO tool_calls (id, session_id, message_id, name, status, provider_id, provider, created_at, seq,"
-        " block) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, id) DO NOTHING",
+        " block, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, id) DO NOTHING",
         (
-            visible(block.id),
+            call_id,
             session_id,
             message.id,
             visible(block.name),
             status,
-            visible(raw_id) if isinstance(raw_id, str) else None,
-            maybe(message.metadata.provider),
-            micros(message.created_at),
+            provider_id,
+            provider,
+            created_at,
             seq,
             number,
+            call_hash(call_id, provider, provider_id, number, created_at, None),
         ),
     )
 
@@ -54,9 +61,10 @@ def maybe(text: str | None) -> str | None:
 def answered(session_id: str, seq: int, message: Message, result: ToolResultBlock) -> Generator[Statement, Rows, None]:
     status = "failed" if result.is_error else "succeeded"
     call_id = visible(result.tool_use_id)
-    answer = (message.id, status, micros(message.created_at), seq)
+    at = micros(message.created_at)
+    answer = (message.id, status, at, at, seq)
     change = (
-        "UPDATE tool_calls SET result_message_id = ?, status = ?, completed_at = ?, result_seq = ?"
+        f"UPDATE tool_calls SET result_message_id = ?, status = ?, completed_at = ?, {_COMPLETED}, result_seq = ?"
         " WHERE session_id = ? AND id = ? AND result_seq IS NULL RETURNING id",
         (*answer, session_id, call_id),
     )
@@ -79,9 +87,14 @@ def _is_made_own(session_id: str, call_id: str) -> Generator[Statement, Rows, bo
                 return False
             yield (
                 "INSERT INTO tool_calls (id, session_id, message_id, name, status, provider_id, provider, created_at,"
-                " seq, block) SELECT id, ?, message_id, name, ?, provider_id, provider, created_at, seq, block"
-                " FROM tool_calls WHERE session_id = ? AND id = ? AND seq <= ?",
+                " completed_at, seq, block, hash) SELECT id, ?, message_id, name, ?, provider_id, provider, created_at,"
+                " completed_at, seq, block, hash FROM tool_calls WHERE session_id = ? AND id = ? AND seq <= ?",
                 (session_id, status if result_seq is None else "pending", *place),
+            )
+            yield (
+                f"UPDATE tool_calls SET completed_at = NULL, {rehashed(completed_at='NULL')}"
+                " WHERE session_id = ? AND id = ?",
+                (session_id, call_id),
             )
             return True
     return False
@@ -94,7 +107,7 @@ def tool_calls(session_id: str, status: str | None) -> Generator[Statement, Rows
     for stretch in (yield from lineage(session_id)):
         rows = yield (
             "SELECT id, session_id, message_id, seq, result_message_id, result_seq, name, status, provider,"
-            " provider_id, created_at, completed_at FROM tool_calls WHERE session_id = ? AND seq <= ?"
+            " provider_id, created_at, completed_at, block, hash FROM tool_calls WHERE session_id = ? AND seq <= ?"
             " ORDER BY seq, block",
             (stretch.session_id, stretch.last),
         )
@@ -107,7 +120,15 @@ def tool_calls(session_id: str, status: str | None) -> Generator[Statement, Rows
     return [call for call in calls.values() if status in (None, call.status)]
 
 
+def is_sound(call: tuple[Any, ...], hash_: bytes | None) -> bool:
+    """Whether a call, as ``call_hash`` takes it, is what was written."""
+    return hash_ is None or bytes(hash_) == call_hash(*call)
+
+
 def _call_from(row: tuple[Any, ...]) -> ToolCall:
+    if not is_sound((row[0], row[8], row[9], row[12], row[10], row[11]), row[13]):
+        what = "its hash does not fit its content"
+        raise DamagedError(what, where=f"session {row[1]}, call {row[0]}", remedy="Run dragoman verify")
     return ToolCall(
         id=row[0],
         session_id=row[1],
@@ -130,9 +151,9 @@ def cancel_tool_call(session_id: str, call_id: str, now: datetime) -> Generator[
     yield from alone_in(session_id)
     call_id = visible(call_id)
     change = (
-        "UPDATE tool_calls SET status = 'cancelled', completed_at = ? WHERE session_id = ? AND id = ?"
+        f"UPDATE tool_calls SET status = 'cancelled', completed_at = ?, {_COMPLETED} WHERE session_id = ? AND id = ?"
         " AND status = 'pending' RETURNING id",
-        (micros(now), session_id, call_id),
+        (micros(now), micros(now), session_id, call_id),
     )
     rows = yield change
     if not rows and (yield from _is_made_own(session_id, call_id)):
@@ -151,10 +172,12 @@ def tool_ids_within(stretches: Sequence[Stretch]) -> Generator[Statement, Rows, 
     learned: list[tuple[str, str, str]] = []
     for stretch in stretches:
         rows = yield (
-            "SELECT provider, tool_id, provider_id FROM tool_ids WHERE session_id = ? ORDER BY number",
+            "SELECT provider, tool_id, provider_id, hash FROM tool_ids WHERE session_id = ? ORDER BY number",
             (stretch.session_id,),
         )
-        learned.extend((provider, tool_id, provider_id) for provider, tool_id, provider_id in rows)
+        for *entry, hash_ in rows:
+            check_row(hash_, *entry, where=f"session {stretch.session_id}, what a provider calls a call")
+        learned.extend((provider, tool_id, provider_id) for provider, tool_id, provider_id, _ in rows)
     return learned
 
 
@@ -165,6 +188,6 @@ def learn_tool_ids(session_id: str, entries: Sequence[tuple[str, str, str]]) -> 
     rows = yield "SELECT coalesce(max(number), 0) FROM tool_ids WHERE session_id = ?", (session_id,)
     for number, entry in enumerate(entries, rows[0][0] + 1):
         yield (
-            "INSERT INTO tool_ids (session_id, number, provider, tool_id, provider_id) VALUES (?, ?, ?, ?, ?)",
-            (session_id, number, *entry),
+            "INSERT INTO tool_ids (session_id, number, provider, tool_id, provider_id, hash) VALUES (?, ?, ?, ?, ?, ?)",
+            (session_id, number, *entry, row_hash(*entry)),
         )

@@ -37,6 +37,7 @@ from dragoman.store import collecting, indexes, runs, trace
 from dragoman.store.leases import IS_HELD
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.reading import Found, at, read
+from dragoman.store.row_hash import rehashed
 from dragoman.store.rows import Columns, columns_from, hash_of, message_from, micros, time_from
 from dragoman.store.sessions import get_session, listed_at, unknown_session
 from dragoman.store.totals import COUNTS, possible
@@ -68,14 +69,14 @@ def delete_session(engine: str, session_id: str, ids: Ids) -> Generator[Statemen
 
 
 _UNTOUCHED: Final = (
-    "listed_at <= ? AND updated_at < ? AND NOT EXISTS"
+    "listed_at <= ? AND updated_at < ? AND received_at < ? AND NOT EXISTS"
     f" (SELECT 1 FROM leases WHERE leases.session_id = sessions.id AND {IS_HELD} AND leases.owner <> ?)"
 )
 
 
-def _at(before: datetime) -> tuple[int, int]:
+def _at(before: datetime) -> tuple[int, int, int]:
     at = micros(before)
-    return listed_at(at), at
+    return listed_at(at), at, at
 
 
 @operation
@@ -265,8 +266,8 @@ def _hand_on_beside(session: Session, heir: str, last: int) -> Steps:
         (session.id, session.parent_seq, last),
     )
     yield (
-        "UPDATE tool_calls SET status = 'pending', result_message_id = NULL, result_seq = NULL, completed_at = NULL"
-        " WHERE session_id = ? AND result_seq > ?",
+        "UPDATE tool_calls SET status = 'pending', result_message_id = NULL, result_seq = NULL, completed_at = NULL,"
+        f" {rehashed(completed_at='NULL')} WHERE session_id = ? AND result_seq > ?",
         (session.id, last),
     )
     for table in ("tool_calls", "usage", "repricings", "blob_refs", "attachment_refs"):
@@ -289,6 +290,13 @@ class Erased(msgspec.Struct, frozen=True):
 
     receipt: ErasureReceipt
     going: list[str]
+
+
+@operation
+def sessions_of(user_id: str) -> Generator[Statement, Rows, list[str]]:
+    """The sessions of a person."""
+    rows = yield "SELECT id FROM sessions WHERE user_id = ?", (user_id,)
+    return [row[0] for row in rows]
 
 
 @operation
@@ -381,7 +389,8 @@ def _without_the_person(session_id: str, seq: int) -> Steps:
     """What stands in other tables about a message that becomes a tombstone."""
     place = (session_id, seq)
     yield "UPDATE usage SET user_id = NULL WHERE session_id = ? AND seq = ?", place
-    yield "UPDATE tool_calls SET provider_id = NULL WHERE session_id = ? AND seq = ?", place
+    without_id = f"provider_id = NULL, {rehashed(provider_id='NULL')}"
+    yield f"UPDATE tool_calls SET {without_id} WHERE session_id = ? AND seq = ?", place
     for table in ("blob_refs", "attachment_refs"):
         yield f"DELETE FROM {table} WHERE session_id = ? AND seq = ?", place
 

@@ -65,7 +65,7 @@ def _beside(path: Path) -> Path:
 
 
 def _remove(made: Path) -> None:
-    for end in ("", "-wal", "-shm", "-lock", "-journal"):
+    for end in ("", "-wal", "-shm", "-lock", "-mark", "-journal"):
         made.with_name(made.name + end).unlink(missing_ok=True)
     shutil.rmtree(_beside(made), ignore_errors=True)
 

@@ -26,6 +26,7 @@ from dragoman.value import UNSET
 
 LARGE: Final = 16 * 1024
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+UNKNOWN_TIME: Final = _EPOCH  # of a message that does not say when it was said
 _MICROSECOND: Final = timedelta(microseconds=1)
 _PLACEHOLDER: Final = '"sha256:'
 

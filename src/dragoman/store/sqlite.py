@@ -37,8 +37,10 @@ from dragoman.blobs import Blobs
 from dragoman.errors import DamagedError, FormatError, StorageError, StoreError, StoreUnusableError
 from dragoman.message import is_possible_cost
 from dragoman.store import at_once
+from dragoman.store.high_water import HighWaterMark
 from dragoman.store.lease_clock import boot_id, machine_now, restart
 from dragoman.store.operation import LOCKED, Bulk, Passing, Rows, bindable
+from dragoman.store.row_hash import call_hash
 from dragoman.store.schema import migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
 
@@ -49,6 +51,9 @@ except ImportError:  # not a POSIX system: SQLite's own waiting has to do
 
 _APPLICATION_ID: Final = 0x44524147  # "DRAG"
 _OLDEST: Final = (3, 51, 3)  # before it, two connections that write and checkpoint at once may corrupt the file
+_ENDS: Final = "SELECT id, last_seq FROM sessions"
+_HEAD: Final = 72  # bytes at the beginning of a file, of which the last four are the application id
+_MIGRATED: Final = re.compile(r"\.schema-\d+")
 _PAGE_SIZE: Final = 2048  # a message seldom fills a whole number of pages: with small ones, little stays empty
 _LONG_S: Final = 60  # that a program may keep the database locked
 _SHORTLY_S: Final = 0.000_05  # between two looks whether somebody still writes without our lock,
@@ -92,6 +97,7 @@ class SqliteStore(Store):
     ) -> None:
         super().__init__(blobs, clock)
         self.path = path
+        self.mark = HighWaterMark(path)
         self.durability = "power-safe" if path is not None else "memory"
         self._synchronous = synchronous
         self._writing: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
@@ -110,6 +116,7 @@ class SqliteStore(Store):
 
     async def open(self) -> None:
         connection = await asyncio.to_thread(self._opened)
+        await asyncio.to_thread(self.mark.shorten)
         self._writer = _Writer(connection, self._writing, self._lock(), self._connection)
         self._start(self._writer)
         if self.path is None:
@@ -134,6 +141,7 @@ class SqliteStore(Store):
         threads, self._threads, self._writer = self._threads, [], None
         for thread in threads:
             await asyncio.to_thread(thread.join)
+        self.mark.flush()
 
     async def _write(self, operation: Operation[Result]) -> Result:
         if not self._threads:
@@ -235,6 +243,7 @@ class SqliteStore(Store):
                 try:
                     self._migrate(connection)
                     self._restart_leases(connection)
+                    self.mark.start(lambda: connection.execute(_ENDS).fetchall(), self.clock())
                 except apsw.Error as error:
                     raise self._not_opened(error, is_full=_is_full(error, connection)) from None
                 return connection
@@ -271,6 +280,7 @@ class SqliteStore(Store):
             raise
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # a plan does not depend on values, and is made once
         connection.create_aggregate_function("decimal_sum", _DecimalSum, 1)
+        connection.create_scalar_function("call_hash", call_hash, 6, deterministic=True)
         connection.create_scalar_function("lease_now", lambda *_: machine_now(), 0, deterministic=True)
         return connection
 
@@ -359,6 +369,22 @@ class SqliteStore(Store):
                 remedy="End it, and do the same again",
             )
 
+    def _copies(self, *, delete: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        if self.path is None:
+            return (), ()
+        self.mark.shorten(is_any_length=True)  # which names sessions
+        deleted: list[str] = []
+        left: list[str] = []
+        for file in sorted(self.path.parent.iterdir()):
+            if file.name == self.path.name or not _is_ours(file):
+                continue
+            if delete and _MIGRATED.fullmatch(file.name.removeprefix(self.path.name)) is not None:
+                file.unlink()
+                deleted.append(file.name)
+            else:
+                left.append(file.name)
+        return tuple(deleted), tuple(left)
+
     # --- backup ------------------------------------------------------------------------------------------------------
 
     async def copy_to(self, target: Path, progress: Callable[[int, int], None] | None = None) -> None:
@@ -402,6 +428,16 @@ def _keep_private(path: Path) -> None:
     beside = [path.with_name(f"{path.name}-lock"), *path.parent.glob(f"{glob.escape(path.name)}.schema-*")]
     logs = (real.with_name(real.name + end) for end in ("-wal", "-shm", "-journal"))
     permissions.restrict(path, *logs, *beside)
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a file is a store, by what stands at its beginning."""
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(_HEAD)
+    except OSError:
+        return False
+    return head.startswith(b"SQLite format 3\0") and head[_HEAD - 4 :] == _APPLICATION_ID.to_bytes(4)
 
 
 def _file_system(folder: Path) -> str:

@@ -9,6 +9,7 @@ is as safe as ``durability`` says.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import time
@@ -21,7 +22,7 @@ import msgspec
 
 from dragoman import value
 from dragoman.blobs import Blobs, FolderBlobs
-from dragoman.errors import DragomanError, FormatError
+from dragoman.errors import DragomanError, FormatError, UnknownSessionError
 from dragoman.ids import UlidSource
 from dragoman.message import Message
 from dragoman.store import (
@@ -40,13 +41,14 @@ from dragoman.store import (
 )
 from dragoman.store.entries import EntriesRoom
 from dragoman.store.finding import FindingMethods
+from dragoman.store.high_water import HighWaterMark
 from dragoman.store.indexes import Filters
 from dragoman.store.keys import KeyMethods
 from dragoman.store.operation import Rows, Statement
 from dragoman.store.reading import LITTLE, Found
 from dragoman.store.recent import Recent
 from dragoman.store.repricing import RepricingMethods
-from dragoman.store.rows import hash_of, message_from
+from dragoman.store.rows import UNKNOWN_TIME, hash_of, message_from
 from dragoman.store.runs import RunMethods
 from dragoman.store.searching import Searching
 from dragoman.store.strict import refuse_breaches
@@ -78,7 +80,6 @@ Operation = operation.Operation[Result] | Generator[Statement, Rows, Result]  # 
 _UNCHANGED: Final[Any] = object()
 _message: Final = value.unchecked(Message)
 _MOST_ENDS: Final = 4_096
-_UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def now_utc() -> datetime:
@@ -96,6 +97,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         self.blobs = blobs
         self.clock = clock
         self.strict = False  # whether an append that breaks a rule is refused
+        self.mark = HighWaterMark(None)
         self.searching = Searching(self)
         self.entries = EntriesRoom(self)
         self._recent = Recent()
@@ -155,6 +157,11 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
     async def _scrub(self) -> None:
         """Leave nothing of what was deleted in the engine's own files, as far as it is in our hands."""
 
+    def _copies(self, *, delete: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Copies of this store that lie beside it: those that were deleted now, and those that are left."""
+        del delete  # of a server that knows no files there is no copy
+        return (), ()
+
     async def __aenter__(self) -> Self:
         await self.open()
         return self
@@ -190,7 +197,9 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
             created_at=now,
             updated_at=now,
         )
-        return await self._write(sessions.create_session(session))
+        made = await self._write(sessions.create_session(session))
+        self.mark.begin(made.id, made.last_seq)
+        return made
 
     async def get_session(self, session_id: str) -> Session:
         """The session of that id, or ``UnknownSessionError``."""
@@ -260,7 +269,9 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
             created_at=now,
             updated_at=now,
         )
-        return await self._write(sessions.fork_session(session_id, seq, made))
+        forked = await self._write(sessions.fork_session(session_id, seq, made))
+        self.mark.begin(forked.id, forked.last_seq)
+        return forked
 
     async def _place(self, session_id: str, message_id: str) -> int:
         return (await self._read(reading.get_message(session_id, message_id))).seq
@@ -311,6 +322,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         )
         if places.end is not None:
             self._remember_end(session_id, places.end)
+            self.mark.note(session_id, places.end[0])
             self.searching.soon()
             return [Row(seq, message) for seq, message in zip(places.seqs, owned, strict=True)]
         return await self._rows(await self._read(reading.at(session_id, places.seqs)))
@@ -324,6 +336,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         if row is None or self._write_at_once(at_once.PUT, row) is None:
             return None
         self._ends[session_id] = end[0] + 1, draft.columns.id
+        self.mark.note(session_id, end[0] + 1)
         self.searching.soon()
         return end[0] + 1
 
@@ -338,7 +351,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         if message.session_id:
             what = f"it belongs to session {message.session_id!r}"
             raise FormatError(what, where=f"message {message.id}", remedy=f"Append it there, not to {session_id!r}")
-        created_at = self.clock() if message.created_at == _UNKNOWN_TIME else message.created_at
+        created_at = self.clock() if message.created_at == UNKNOWN_TIME else message.created_at
         # What is new needs no looking at, and the rest was looked at when the message was made.
         return _message(
             self._ids.next(),
@@ -528,6 +541,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
 
     async def delete_session(self, session_id: str) -> None:
         """Delete a session. Its forks keep their histories, and the totals keep what it has cost."""
+        self.mark.forget([session_id])
         await self._write(care.delete_session(self.engine, session_id, self._ids.next))
         self._recent.clear()
 
@@ -544,36 +558,54 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
             return found
         gone = []
         for session in found:
-            if await self._write(care.delete_untouched(self.engine, session.id, before, self._ids.next)):
+            if await self.delete_untouched(session.id, before):
                 gone.append(session)
-        self._recent.clear()
         return gone
 
-    async def delete_untouched(self, session_id: str, before: datetime, holder: str) -> bool:
+    async def delete_untouched(self, session_id: str, before: datetime, holder: str = "") -> bool:
         """Delete a session in which nothing has happened since, by who has the right to run a turn in it; whether."""
+        self.mark.forget([session_id])
         gone = await self._write(care.delete_untouched(self.engine, session_id, before, self._ids.next, holder=holder))
         self._recent.clear()
+        if not gone:
+            with contextlib.suppress(UnknownSessionError):
+                self.mark.begin(session_id, (await self.get_session(session_id)).last_seq)
         return gone
 
     async def erase_user(
-        self, user_id: str, delete_files: Callable[[], Awaitable[int]] | None = None
+        self,
+        user_id: str,
+        delete_files: Callable[[], Awaitable[int]] | None = None,
+        *,
+        delete_copies: bool = False,
     ) -> ErasureReceipt:
         """Erase a person: everything that is theirs, or theirs in what is others'. Nothing of it can be had back.
 
         Their sessions go, what forks of others share of them as well; their messages in sessions of others become
-        tombstones; what they consumed stays in the totals without them. Copies made before know nothing of it.
+        tombstones; what they consumed stays in the totals without them. Copies made before know nothing of it: those
+        that lie beside the database are named in the receipt, and with ``delete_copies`` those that a migration has
+        made are deleted.
 
         ``delete_files`` deletes what they have uploaded, and says how much that was. It is called when their keys are
         gone; where it fails the receipt says why, and to erase them again is to try it again.
         """
         receipt_id, has_files = f"era_{self._ids.next()}", delete_files is not None
+        self.mark.forget(await self._read(care.sessions_of(user_id)))
         erased = await self._write(
             care.erase_user(self.engine, user_id, receipt_id, self.clock(), self._ids.next, has_files=has_files)
         )
         self._recent.clear()
         await collecting.finish(self, erased.going)
         await self._scrub()
-        return erased.receipt if delete_files is None else await self._without_files(erased.receipt, delete_files)
+        receipt = await self._without_copies(erased.receipt, delete=delete_copies)
+        return receipt if delete_files is None else await self._without_files(receipt, delete_files)
+
+    async def _without_copies(self, receipt: ErasureReceipt, *, delete: bool) -> ErasureReceipt:
+        deleted, left = await asyncio.to_thread(self._copies, delete=delete)
+        if deleted or left:
+            receipt = msgspec.structs.replace(receipt, copies_deleted=deleted, copies_left=left)
+            await self._write(care.change_receipt(receipt))
+        return receipt
 
     async def _without_files(
         self, receipt: ErasureReceipt, delete_files: Callable[[], Awaitable[int]]

@@ -217,6 +217,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
     blobs: int
     damage: tuple[Damage, ...]
+    marked: int | None = None  # sessions whose end was compared with the mark beside the file; none if there was none
+    marked_since: datetime | None = None  # when that mark was begun: it knows nothing of what was lost before
 
     @property
     def is_sound(self) -> bool:
@@ -242,6 +244,8 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     erased_at: datetime
     attachments: int | None = None  # files that were deleted; none if nobody looked for any, or not all could be
     attachments_fault: str | None = None  # why some of them may be left
+    copies_deleted: tuple[str, ...] = ()  # copies beside the database that a migration had made
+    copies_left: tuple[str, ...] = ()  # files beside the database that may still hold what was erased
 
 
 class SizeReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,11 +19,12 @@ from dragoman.errors import DamagedError, DragomanError, NewerVersionError, Unkn
 from dragoman.message import InvalidToolUseBlock, Message, Role, ToolResultBlock, ToolUseBlock, usage_problems
 from dragoman.store import entries, runs, trace, usage_repair
 from dragoman.store.attached import files_of
-from dragoman.store.calls import visible
+from dragoman.store.calls import is_sound, visible
 from dragoman.store.care import Nothing
 from dragoman.store.lineage import lineage
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.reading import Found, at, read
+from dragoman.store.row_hash import check_row
 from dragoman.store.rows import message_from
 from dragoman.store.sessions import get_session, listed_at
 from dragoman.store.values import Damage, Session, Verification
@@ -53,6 +54,9 @@ async def verify(store: Store, session_id: str | None, progress: Progress | None
             loop.call_soon_threadsafe(progress, seen, max(seen, total))
 
     damage = await _engine_s_own(store) if session_id is None else []
+    marked = store.mark.read()
+    if marked is not None:
+        damage += await _lost_tails(store, marked.ends, None if session_id is None else {name for name, _ in names})
     blobs: dict[str, Damage | None] = {}
     for name, _ in names:
         try:
@@ -64,7 +68,14 @@ async def verify(store: Store, session_id: str | None, progress: Progress | None
         messages += look.messages
         damage += look.damage
         damage += await _blobs_of(store, look, blobs)
-    return Verification(sessions=len(names), messages=messages, blobs=len(blobs), damage=tuple(damage))
+    return Verification(
+        sessions=len(names),
+        messages=messages,
+        blobs=len(blobs),
+        damage=tuple(damage),
+        marked=None if marked is None else len(marked.ends),
+        marked_since=None if marked is None else marked.since,
+    )
 
 
 async def _engine_s_own(store: Store) -> list[Damage]:
@@ -85,6 +96,30 @@ async def _engine_s_own(store: Store) -> list[Damage]:
         *(Damage(session_id="", seq=None, what=what) for what in found),
         *(Damage(session_id="", seq=None, what=row.what, is_as_written=True) for row in impossible),
     ]
+
+
+async def _lost_tails(store: Store, marked: dict[str, int], only: set[str] | None) -> list[Damage]:
+    """Sessions that end before what was acknowledged of them, or are gone."""
+    there = await store._read(_ends())
+    lost = [name for name, last in marked.items() if there.get(name, -1) < last and (only is None or name in only)]
+    if not lost:
+        return []
+    still = store.mark.read()  # without what was deleted meanwhile
+    ends = still.ends if still is not None else {}
+    return [_lost_tail(name, ends[name], there.get(name)) for name in lost if name in ends]
+
+
+def _lost_tail(session_id: str, acknowledged: int, last: int | None) -> Damage:
+    what = f"acknowledged up to message {acknowledged}, and " + (
+        "it is not in the file" if last is None else f"it ends at message {last}"
+    )
+    why = "the file is older than the mark beside it, or its log (-wal) is gone"
+    return Damage(session_id=session_id, seq=None, what=f"{what}: {why}")
+
+
+@operation
+def _ends() -> Generator[Statement, Rows, dict[str, int]]:
+    return dict((yield "SELECT id, last_seq FROM sessions", ()))
 
 
 @operation
@@ -246,16 +281,34 @@ def _look_beside(look: _Look, session: Session) -> Generator[Statement, Rows, No
     for seq, _, path in look.files.symmetric_difference((seq, bucket, path) for seq, bucket, path in rows):
         look.wrong(seq, f"the file {path} that it names is not noted, or is noted and not named")
     rows = yield (
-        "SELECT id, message_id, seq, name, result_message_id, result_seq, status FROM tool_calls WHERE session_id = ?",
+        "SELECT id, message_id, seq, name, result_message_id, result_seq, status, provider, provider_id, block,"
+        " created_at, completed_at, hash FROM tool_calls WHERE session_id = ?",
         place,
     )
     _look_at_calls(look, session, rows)
+    rows = yield "SELECT provider, tool_id, provider_id, hash FROM tool_ids WHERE session_id = ?", place
+    _look_at_hashes(look, rows, "what a provider calls a call")
+    rows = yield (
+        "SELECT key, fingerprint, first_seq, last_seq, created_at, hash FROM idempotency WHERE session_id = ?",
+        place,
+    )
+    _look_at_hashes(look, rows, "an idempotency key")
+
+
+def _look_at_hashes(look: _Look, rows: Iterable[tuple[Any, ...]], what: str) -> None:
+    for *columns, hash_ in rows:
+        try:
+            check_row(hash_, *columns, where="")
+        except DamagedError as error:
+            look.wrong(None, f"{what}: {error.what}")
 
 
 def _look_at_calls(look: _Look, session: Session, rows: Iterable[tuple[Any, ...]]) -> None:
     noted: set[str] = set()
-    for call_id, message_id, seq, name, answer_id, answer_seq, status in rows:
+    for call_id, message_id, seq, name, answer_id, answer_seq, status, *beside, hash_ in rows:
         noted.add(call_id)
+        if not is_sound((call_id, *beside), hash_):
+            look.wrong(seq, f"the call {call_id}: its hash does not fit its content")
         is_shared = seq <= session.parent_seq
         made = look.calls.get(call_id)
         is_settled = answer_seq is not None or status == "cancelled"

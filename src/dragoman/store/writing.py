@@ -27,6 +27,7 @@ from dragoman.store.calls import answered, called, maybe
 from dragoman.store.lineage import lineage
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.reading import unknown_message
+from dragoman.store.row_hash import check_row, rehashed, row_hash
 from dragoman.store.rows import Columns, columns_from, hash_of, micros
 from dragoman.store.sessions import alone_in, listed_at
 
@@ -119,10 +120,11 @@ def append(
     yield _MOVE_END, (*moved, at, listed_at(at), session_id)
     places = yield from _put(session_id, last_seq + 1, drafts, moved)
     if idempotency_key is not None:
+        seqs = places.seqs[0], places.seqs[-1]
         yield (
-            "INSERT INTO idempotency (session_id, key, fingerprint, first_seq, last_seq, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            (session_id, idempotency_key, fingerprint, places.seqs[0], places.seqs[-1], at),
+            "INSERT INTO idempotency (session_id, key, fingerprint, first_seq, last_seq, created_at, hash)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (session_id, *(known_as := (idempotency_key, fingerprint, *seqs, at)), row_hash(*known_as)),
         )
     return places
 
@@ -190,12 +192,13 @@ def _fingerprint(drafts: Sequence[Draft]) -> bytes:
 
 def _known_by_key(session_id: str, key: str, fingerprint: bytes) -> Generator[Statement, Rows, list[int] | None]:
     rows = yield (
-        "SELECT fingerprint, first_seq, last_seq FROM idempotency WHERE session_id = ? AND key = ?",
+        "SELECT fingerprint, first_seq, last_seq, created_at, hash FROM idempotency WHERE session_id = ? AND key = ?",
         (session_id, key),
     )
     if not rows:
         return None
-    known, first, last = rows[0]
+    known, first, last, at, hash_ = rows[0]
+    check_row(hash_, key, bytes(known), first, last, at, where=f"session {session_id}, an idempotency key")
     if bytes(known) != fingerprint:
         raise ConflictError(
             "another append had this idempotency key",
@@ -281,8 +284,8 @@ def _forgotten(session_id: str, seq: int) -> Generator[Statement, Rows, None]:
         (session_id, seq),
     )
     yield (
-        "UPDATE tool_calls SET result_message_id = NULL, status = 'pending', completed_at = NULL, result_seq = NULL"
-        " WHERE session_id = ? AND result_seq = ?",
+        "UPDATE tool_calls SET result_message_id = NULL, status = 'pending', completed_at = NULL, result_seq = NULL,"
+        f" {rehashed(completed_at='NULL')} WHERE session_id = ? AND result_seq = ?",
         (session_id, seq),
     )
 

@@ -10,7 +10,8 @@ import asyncio
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from dragoman import codec
 from dragoman.errors import DragomanError, StorageError, StoreError, StoreUnusableError, UnknownNameError
 from dragoman.message import ImageBlock, ImageSource, Role, TextBlock, Usage
 from dragoman.store import Session, Store, open_store, rows
+from dragoman.store.operation import Rows, Statement
 from tests.store.faults.conftest import times
 from tests.store.talk import answered, called, message, result, said
 
@@ -116,7 +118,9 @@ async def _answers(store: Store, sessions: list[str]) -> Answers:
         await ask(("session", session_id), _session(store, session_id))
         await ask(("messages", session_id), _history(store, session_id))
         await ask(("messages of the tail", session_id), _tail(store, session_id))
-        await ask(("calls", session_id), _calls(store, session_id))
+        await ask(("calls", session_id), store.tool_calls(session_id))
+        await ask(("what providers call calls", session_id), store.tool_ids(session_id))
+        await ask(("idempotency keys", session_id), _key(store, session_id))
     for by in ("session", "user", "model", "day"):
         await ask(("totals", by), store.totals(by))  # type: ignore[arg-type]
     await ask(("sessions",), _sessions(store))
@@ -124,36 +128,29 @@ async def _answers(store: Store, sessions: list[str]) -> Answers:
     return answers
 
 
-# Not guarded, and so not asked for: when a session last changed and a call was made, what providers call a call, and
-# idempotency keys. Nothing in a message depends on them.
+# Not guarded, and so not asked for: the seconds of when a session last changed; it is listed by tens of them.
 
 
-def _without_times(session: Session) -> Session:
-    return msgspec.structs.replace(session, updated_at=session.created_at)
+def _without_seconds(session: Session) -> Session:
+    seconds = int(session.updated_at.timestamp())
+    return msgspec.structs.replace(session, updated_at=datetime.fromtimestamp(seconds // 10 * 10, UTC))
 
 
 async def _session(store: Store, session_id: str) -> Session:
-    return _without_times(await store.get_session(session_id))
+    return _without_seconds(await store.get_session(session_id))
 
 
 async def _sessions(store: Store) -> list[Session]:
-    return sorted(map(_without_times, await store.list_sessions()), key=lambda session: session.id)
+    return sorted(map(_without_seconds, await store.list_sessions()), key=lambda session: session.id)
 
 
-async def _calls(store: Store, session_id: str) -> list[tuple[Any, ...]]:
-    return [
-        (
-            call.id,
-            call.session_id,
-            call.message_id,
-            call.seq,
-            call.result_message_id,
-            call.result_seq,
-            call.name,
-            call.status,
-        )
-        for call in await store.tool_calls(session_id)
-    ]
+async def _key(store: Store, session_id: str) -> list[tuple[Any, ...]]:
+    """What the store knows of idempotency keys: whether an append that is asked for again would be stored twice."""
+    return await store._read(_keys_of(session_id))
+
+
+def _keys_of(session_id: str) -> Generator[Statement, Rows, list[tuple[Any, ...]]]:
+    return (yield "SELECT key, fingerprint, first_seq, last_seq FROM idempotency WHERE session_id = ?", (session_id,))
 
 
 async def _history(store: Store, session_id: str) -> list[tuple[int, bytes]]:
