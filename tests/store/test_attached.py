@@ -134,7 +134,8 @@ async def taken_back(place: Place) -> None:
             " ALTER TABLE sessions DROP COLUMN received_at; ALTER TABLE tool_calls DROP COLUMN hash;"
             " ALTER TABLE tool_ids DROP COLUMN hash; ALTER TABLE idempotency DROP COLUMN hash;"
             " ALTER TABLE runs DROP COLUMN alive_us; ALTER TABLE inbox DROP COLUMN wait_us; DROP TABLE lease_clock;"
-            " PRAGMA user_version = 5"
+            " ALTER TABLE usage DROP COLUMN unpriced; ALTER TABLE past_usage DROP COLUMN unpriced;"
+            " ALTER TABLE evaluations DROP COLUMN metrics_json; PRAGMA user_version = 5"
         ).fetchall()
         connection.close()
         return
@@ -153,6 +154,9 @@ async def taken_back(place: Place) -> None:
             "ALTER TABLE tool_ids DROP COLUMN hash",
             "ALTER TABLE idempotency DROP COLUMN hash",
             "DROP FUNCTION call_hash",
+            "ALTER TABLE usage DROP COLUMN unpriced",
+            "ALTER TABLE past_usage DROP COLUMN unpriced",
+            "ALTER TABLE evaluations DROP COLUMN metrics_json",
             "DELETE FROM dragoman_steps WHERE number >= 6",
         ):
             await store._write(rows_of(sql))
