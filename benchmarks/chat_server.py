@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sys
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +22,7 @@ from dragoman import settings
 from dragoman.message import Message, MessageMetadata, Role, TextBlock
 from dragoman.server.endpoint import Endpoint, EventStream
 from dragoman.server.options import ServeOptions
-from dragoman.server.serving import allow_many_connections, bound, listening, opened_doors
+from dragoman.server.serving import allow_many_connections, bound, freeze_loaded_objects, listening, opened_doors
 from dragoman.store import Store
 
 LONG, SHORT = "long", "short"
@@ -30,14 +32,51 @@ default_model = "fake:m"
 [providers.fake]
 base_url = "http://127.0.0.1:{port}/v1"
 [models."fake:m"]
-max_context_tokens = 100000
+max_context_tokens = 100000000
 [models."fake:still"]
-max_context_tokens = 100000
+max_context_tokens = 100000000
+[models."fake:calls-{calls}"]
+max_context_tokens = 100000000
 """
 
 
 async def empty(request: Request) -> Response:  # noqa: ARG001  there is nothing to look at
     return Response(b"{}", media_type="application/json")
+
+
+class LoopWatch:
+    """How late the event loop of this process is: the longest that a task had to wait for it.
+
+    The lag counts all the time, the busy lag only what the process computed meanwhile. They differ if others use the
+    machine, and if the loop waits for a disk.
+    """
+
+    def __init__(self) -> None:
+        self._lag_s = self._busy_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def take(self) -> tuple[float, float]:
+        """The largest lag and the largest busy lag since the last call, in milliseconds."""
+        self._task = self._task or asyncio.create_task(self._watch())
+        taken = self._lag_s * 1000, self._busy_s * 1000
+        self._lag_s = self._busy_s = 0.0
+        return taken
+
+    async def _watch(self) -> None:
+        while True:
+            began, computed = time.perf_counter(), time.process_time()
+            await asyncio.sleep(_TICK_S)
+            lag_s = time.perf_counter() - began - _TICK_S
+            self._lag_s = max(self._lag_s, lag_s)
+            self._busy_s = max(self._busy_s, min(lag_s, time.process_time() - computed))
+
+
+_TICK_S = 0.001
+_WATCH = LoopWatch()
+
+
+async def lag(request: Request) -> Response:  # noqa: ARG001
+    return Response(json.dumps(_WATCH.take()), media_type="application/json")
 
 
 async def empty_stream(request: Request) -> Response:  # noqa: ARG001
@@ -50,6 +89,7 @@ async def empty_stream(request: Request) -> Response:  # noqa: ARG001
 
 ALSO = (
     Endpoint("GET", "/empty", empty, name="empty", summary="Nothing", answers={200: {"type": "object"}}),
+    Endpoint("GET", "/lag", lag, name="lag", summary="The largest lag since the last call", answers={200: {}}),
     Endpoint("GET", "/stream", empty_stream, name="stream", summary="Nothing, for long", answers={200: EventStream}),
 )
 
@@ -73,10 +113,10 @@ async def filled(store: Store, session_id: str, count: int) -> None:
         await store.append(session_id, messages)
 
 
-async def serve(folder: Path, upstream: int, count: int) -> None:
+async def serve(folder: Path, upstream: int, count: int, calls: int) -> None:
     """Serve until whoever started this has gone."""
     file = folder / "config.toml"
-    file.write_text(_SETTINGS.format(port=upstream))
+    file.write_text(_SETTINGS.format(port=upstream, calls=calls))
     file.chmod(0o600)
     found = settings.load(environment={}, file=file, keyring=lambda _: None)
     asked = ServeOptions(store=f"sqlite:///{folder / 'chats.db'}", port=0, max_pending_runs=10_000, grace_s=1)
@@ -84,6 +124,7 @@ async def serve(folder: Path, upstream: int, count: int) -> None:
     async with opened_doors(options, found) as doors:
         await filled(doors.store, SHORT, PAGE)
         await filled(doors.store, LONG, count)
+        freeze_loaded_objects()
         async with listening(doors, listener, ALSO):
             print(options.port, flush=True)
             await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
@@ -97,7 +138,8 @@ def main() -> None:
 
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(serve(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+        folder, upstream, count, *calls = sys.argv[1:]
+        runner.run(serve(Path(folder), int(upstream), int(count), int(calls[0]) if calls else 1))
 
 
 if __name__ == "__main__":

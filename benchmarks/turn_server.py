@@ -1,6 +1,7 @@
 """A provider that answers at once, in a process of its own: a whole answer, or a stream of so many words.
 
-The model ``still`` says its first words and then nothing more, for as long as somebody listens.
+The model ``still`` says its first words and then nothing more, for as long as somebody listens. The model ``calls-N``
+asks for N tools at once, and answers with words when it has their results.
 """
 
 from __future__ import annotations
@@ -38,12 +39,26 @@ _WHOLE = json.dumps(
 ).encode()
 
 
+def _calls(count: int) -> bytes:
+    """A stream with so many calls of a tool."""
+    pieces = [
+        _data({"tool_calls": [{"index": at, "id": f"call_{at}", "function": {"name": "look", "arguments": "{}"}}]})
+        for at in range(count)
+    ]
+    return b"".join((*pieces, _data({}, "tool_calls", usage=_USAGE), b"data: [DONE]\n\n"))
+
+
 async def answer(request: web.Request) -> web.StreamResponse:
     asked = await request.json()
     if not asked.get("stream"):
         return web.Response(body=_WHOLE, content_type="application/json")
     response = web.StreamResponse(headers={"content-type": "text/event-stream"})
     await response.prepare(request)
+    kind, _, count = asked["model"].partition("-")
+    if kind == "calls" and asked["messages"][-1]["role"] != "tool":
+        await response.write(_calls(int(count)))
+        await response.write_eof()
+        return response
     if asked["model"] == "still":
         await response.write(b"".join(_STREAM[:5]))
         await asyncio.sleep(3600)
@@ -55,7 +70,7 @@ async def answer(request: web.Request) -> web.StreamResponse:
 
 def main() -> None:
     """Listen on a free port, and say which."""
-    app = web.Application()
+    app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_post("/{path:.*}", answer)
 
     async def serve() -> None:

@@ -87,7 +87,9 @@ class InputError(DragomanError):
 
 
 class JsonError(InputError):
-    """Codes: invalid_json, duplicate_key, number_out_of_range, too_deep, too_many_keys, invalid_unicode, too_large."""
+    """Codes: invalid_json, duplicate_key, number_out_of_range, too_deep, too_many_keys, too_many_values,
+    invalid_unicode, too_large.
+    """
 
     code = "invalid_json"
 
@@ -184,8 +186,8 @@ class EnvelopeError(InputError):
 
 class LetterError(InputError):
     """Codes: invalid_letter, unknown_letter_type, unsupported_protocol_version, inconsistent_result,
-    invalid_answer, sender_mismatch, letter_too_large; and of what a broker has brought: unsigned_letter,
-    unknown_mail_key, forged_letter, wrong_mailbox, stale_letter.
+    invalid_answer, sender_mismatch, letter_too_large, too_many_dependencies; and of what a broker has
+    brought: unsigned_letter, unknown_mail_key, forged_letter, wrong_mailbox, stale_letter.
 
     ``problems`` lists every one found, each beginning with its JSON path.
     """

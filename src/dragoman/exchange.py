@@ -166,6 +166,7 @@ FAULT_CODES: Final = {
     "malformed_output": "the provider could not make sense of what its model said",
     "output_invalid": "the answer is not JSON, or does not fit the schema that was asked for",
     "output_truncated": "the answer reached its token limit before the JSON that was asked for was complete",
+    "too_many_tool_calls": "the answer asks for more tools at once than are run",
     "unexplained_error": "the provider ended the answer as failed and did not say why",
     "overloaded": "the provider is too busy",
     "rate_limited": "too much, too fast",

@@ -9,6 +9,7 @@ file, the arguments of a tool call) passes here first, so that each of these has
     an integer beyond 64 bits, 1e400           number_out_of_range (a stranger's; our own are exact at any size)
     nested deeper than the limit               too_deep
     more keys in one object than the limit     too_many_keys
+    more values than the limit                 too_many_values
     a lone surrogate                           invalid_unicode
     longer than the limit                      too_large
 
@@ -36,12 +37,15 @@ class JsonLimits(msgspec.Struct, frozen=True):
     max_bytes: int | None = 4 * 1024 * 1024
     max_depth: int = 64
     max_keys: int | None = 10_000  # in one object
+    max_values: int | None = 100_000  # objects, lists, texts, numbers; one call of a parser makes all of them
     integers_of_64_bits: bool = True  # else of any size; either way exact, never a float
     unique_keys: bool = True  # RFC 8259 calls two equal keys legal and their meaning unpredictable
 
 
 REQUEST: Final = JsonLimits()  # what a stranger may send
-OWN: Final = JsonLimits(max_bytes=None, max_depth=256, max_keys=None, integers_of_64_bits=False)  # what we wrote
+OWN: Final = JsonLimits(
+    max_bytes=None, max_depth=256, max_keys=None, max_values=None, integers_of_64_bits=False
+)  # what we wrote
 
 
 def read_json(data: bytes | str, limits: JsonLimits = REQUEST) -> Any:
@@ -50,8 +54,7 @@ def read_json(data: bytes | str, limits: JsonLimits = REQUEST) -> Any:
         data = utf8(data)
     if limits.max_bytes is not None and len(data) > limits.max_bytes:
         raise JsonError(f"{len(data)} bytes are more than the {limits.max_bytes} allowed", code="too_large")
-    if data.count(b"[") + data.count(b"{") > limits.max_depth:  # else it cannot be deeper than that
-        _refuse_depth(data, limits.max_depth)
+    check_structure(data, limits)
     if limits.max_keys is None or data.count(b":") <= limits.max_keys:
         try:
             value = msgspec.json.decode(data)
@@ -64,6 +67,16 @@ def read_json(data: bytes | str, limits: JsonLimits = REQUEST) -> Any:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # the careful reader knows what to say about it
     return _read_carefully(data, limits)
+
+
+def check_structure(data: bytes, limits: JsonLimits = REQUEST) -> None:
+    """Refuse what is nested too deep or has too many values, before a parser sees it."""
+    brackets = data.count(b"[") + data.count(b"{")
+    most = limits.max_values
+    if brackets > limits.max_depth or (most is not None and brackets + data.count(b",") >= most):  # else it cannot be
+        skeleton = _without_strings(data, most)
+        _refuse_depth(skeleton, limits)
+        _refuse_count(skeleton, most)
 
 
 def _read_carefully(data: bytes, limits: JsonLimits) -> Any:
@@ -165,9 +178,42 @@ def _float(digits: str) -> float:
     return number
 
 
-def _refuse_depth(data: bytes, max_depth: int) -> None:
-    """Count the levels down and up, strings left out. Whether they fit each other is the parser's business."""
-    steps = _STRING.sub(b"", data).translate(_STEPS, _NOT_BRACKETS)
+def _without_strings(data: bytes, max_values: int | None) -> bytes:
+    """A JSON text without its strings; refused as soon as there are more of them than values allow.
+
+    Of a large text one string after the other is found, not all in one call: another thread can run in between.
+    """
+    if max_values is None or len(data) <= _AT_ONCE:
+        return _STRING.sub(b"", data)
+    gaps: list[bytes] = []
+    end = 0
+    for string in _STRING.finditer(data):
+        gaps.append(data[end : string.start()])
+        end = string.end()
+        if len(gaps) > 2 * max_values:  # each value has at most a key besides
+            raise _too_many_values(max_values)
+    return b"".join((*gaps, data[end:]))
+
+
+_AT_ONCE = 64 * 1024
+
+
+def _refuse_count(skeleton: bytes, max_values: int | None) -> None:
+    """Each value but the outermost stands behind a bracket or a comma."""
+    if max_values is None:
+        return
+    if 1 + skeleton.count(b",") + skeleton.count(b"[") + skeleton.count(b"{") > max_values:
+        raise _too_many_values(max_values)
+
+
+def _too_many_values(max_values: int) -> JsonError:
+    return JsonError(f"it has more than the {max_values} values allowed", code="too_many_values", remedy="Send less")
+
+
+def _refuse_depth(skeleton: bytes, limits: JsonLimits) -> None:
+    """Count the levels down and up, as far as values may go. Whether they fit each other is the parser's business."""
+    max_depth, most = limits.max_depth, limits.max_values
+    steps = skeleton.translate(_STEPS, _NOT_BRACKETS)[: None if most is None else 2 * most]
     if max(itertools.accumulate(memoryview(steps).cast("b")), default=0) > max_depth:
         raise JsonError(f"nested deeper than {max_depth} levels", code="too_deep", remedy="Flatten it")
 

@@ -356,3 +356,18 @@ def test_words_calls_and_results_survive_the_way_through_entries(session: list[M
         [one.metadata.parent_tool_use_id for one in made if one.role is Role.TOOL] for made in (session, back.messages)
     ]
     assert ids[0] == ids[1]
+
+
+def test_an_answer_with_many_calls_is_written_without_comparing_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[Any] = []
+
+    def compare(one: Any, other: Any) -> bool:
+        compared.append(other)
+        return one is other
+
+    calls = [ToolUseBlock(f"tu_{at:026d}", "look", {}) for at in range(100)]
+    answer = message(Role.ASSISTANT, TextBlock("I look."), *calls)
+    monkeypatch.setattr(ToolUseBlock, "__eq__", compare)
+    written = entries_from_messages([answer]).wire
+    assert [entry["type"] for entry in written].count("action") == 100
+    assert compared == []

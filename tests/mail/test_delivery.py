@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator
 from datetime import UTC, datetime
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 from dragoman.errors import ConflictError, LetterError, UnknownLetterError
 from dragoman.letters import read_stored_letter, write_letter
 from dragoman.mail import POSTMASTER, Acked, DeadLetter, Mail, RetryRule
+from dragoman.mail.mail import MOST_NEEDS
 from dragoman.mail.posting import posted_of
-from dragoman.store import Store
+from dragoman.store import Store, tasks
 from dragoman.store.sessions import change_session
 from tests.mail.conftest import Clock, failure, pass_time, result
 from tests.store.conftest import Place
@@ -431,6 +433,27 @@ async def test_tasks_that_would_wait_for_each_other_are_refused_with_the_way_rou
     with pytest.raises(ConflictError, match="D → D"):
         await mail.send(failure("D", depends_on=["D"]))
     assert len(await mail.letters()) == 2  # nothing is left of what was refused
+
+
+async def test_a_letter_that_depends_on_too_many_tasks_is_refused(mail: Mail) -> None:
+    most = [f"T{at}" for at in range(MOST_NEEDS)]
+    with pytest.raises(LetterError, match="1001 tasks are more than the 1000 allowed") as caught:
+        await mail.send(failure("A", depends_on=[*most, "X"]))
+    assert caught.value.code == "too_many_dependencies"
+    assert (await mail.send(failure("A", depends_on=most))).state == "held"
+
+
+def test_each_task_is_looked_at_once_for_a_circle_however_many_ways_lead_to_it() -> None:
+    layers = {f"{layer}-{at}": [f"{layer + 1}-{to}" for to in range(10)] for layer in range(10) for at in range(10)}
+    search = tasks._way([f"0-{at}" for at in range(10)], "elsewhere", "")
+    looked_at: list[Any] = []
+    rows: list[tuple[str]] | None = None
+    with contextlib.suppress(StopIteration):
+        while True:
+            _, (task, _) = search.send(rows)  # type: ignore[arg-type]
+            looked_at.append(task)
+            rows = [(needed,) for needed in layers.get(task, ())]
+    assert len(looked_at) == len(set(looked_at)) == 110
 
 
 async def test_an_answer_to_a_question_is_no_success_of_the_task(mail: Mail) -> None:

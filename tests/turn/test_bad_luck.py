@@ -23,6 +23,7 @@ from dragoman.message import Message, MessageStatus, Role, TextBlock, ToolResult
 from dragoman.rules import check
 from dragoman.tools import Confirmation, ConfirmationRequest, ToolContext, tool
 from dragoman.turn import Agent, AnswerBegan, AnswerEnded, TurnEnded, TurnEvent
+from dragoman.turn.answering import MOST_CALLS
 from tests.store.conftest import pass_time
 from tests.store.faults.test_disk_full import small_disk  # noqa: F401  a fixture
 from tests.strict import call, say
@@ -450,3 +451,46 @@ async def test_calls_beyond_the_last_step_are_answered_and_not_run(tmp_path: Pat
         assert result.is_error
         assert "too many steps" in str(result.content)
         assert [one.status for one in await it.store.tool_calls(it.session)] != ["pending"]
+
+
+# --- answers without end ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_an_answer_with_too_many_calls_ends_as_an_error_and_runs_none(tmp_path: Path, streamed: bool) -> None:
+    ran: list[int] = []
+
+    @tool(side_effects=SideEffects.NONE)
+    async def note(number: int) -> str:
+        """Note a number."""
+        ran.append(number)
+        return "noted"
+
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=[note], streamed=streamed)
+        it.fakes["anthropic"].answer_with(*(call("note", {"number": at}) for at in range(MOST_CALLS + 1)))
+        ended = await agent.ask(it.session, "Note everything")
+        assert ended.fault is not None
+        assert ended.fault.code == "too_many_tool_calls"
+        assert ran == []
+        _, answer = await messages(it)
+        assert answer.metadata.status is MessageStatus.ERROR
+        assert len(answer.content) >= MOST_CALLS  # what had arrived is kept
+        it.fakes["anthropic"].say("Fewer, then.")
+        assert (await agent.ask(it.session, "Go on")).fault is None
+
+
+async def test_an_answer_with_as_many_calls_as_allowed_runs_all(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    @tool(side_effects=SideEffects.NONE)
+    async def note(number: int) -> str:
+        """Note a number."""
+        ran.append(number)
+        return "noted"
+
+    async with ground(tmp_path, "anthropic") as it:
+        agent = await it.agent(tools=[note])
+        it.fakes["anthropic"].answer_with(*(call("note", {"number": at}) for at in range(MOST_CALLS)))
+        assert (await agent.ask(it.session, "Note everything")).fault is None
+        assert sorted(ran) == list(range(MOST_CALLS))

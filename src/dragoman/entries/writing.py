@@ -133,7 +133,7 @@ def _observations(message: Message, losses: list[Loss]) -> Iterator[Entry]:
 
 def _answer(message: Message, losses: list[Loss]) -> Iterator[Entry]:
     calls = [block for block in message.content if isinstance(block, ToolUseBlock | InvalidToolUseBlock)]
-    words = [block for block in message.content if block not in calls]
+    words = [block for block in message.content if not isinstance(block, ToolUseBlock | InvalidToolUseBlock)]
     said = _words(message, words, losses)
     if message.metadata.usage is not None:
         losses.append(_loss(message, "usage", "an entry has no place for what a message has cost"))

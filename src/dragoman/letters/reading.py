@@ -28,7 +28,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dragoman.errors import InputError, JsonError, LetterError
-from dragoman.jsontext import read_json, utf8
+from dragoman.jsontext import check_structure, read_json, utf8
 from dragoman.letters.types import (
     KINDS,
     PROTOCOL_VERSION,
@@ -51,6 +51,7 @@ _DECODER: Final = msgspec.json.Decoder(AnyLetter)
 _MAJOR: Final = PROTOCOL_VERSION.partition(".")[0]
 _TOLERANCE_MS: Final = 10.0  # two durations of one task may differ by so much, or by this share if that is more:
 _TOLERANCE_SHARE: Final = 0.01  # seconds are rounded, and the two may be measured one after the other
+_LARGE: Final = 64 * 1024  # of which it is counted how many values it has before it is parsed
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -69,6 +70,8 @@ class Problem(msgspec.Struct, frozen=True):
 
 def read_letter(data: bytes | str) -> Letter:
     """The letter that a JSON text says."""
+    if len(data) > _LARGE:
+        check_structure(utf8(data) if isinstance(data, str) else data)
     letter = read_stored_letter(data)
     if found := contradictions_of(letter):
         raise refusal(found)
@@ -400,8 +403,8 @@ def hints_from(data: bytes | str) -> Hints:
     """Who sent it, to whom and about what, as far as that can be told."""
     try:
         plain = read_json(data)
-    except JsonError:
-        plain = _read_with_nan(data)
+    except JsonError as error:
+        plain = None if error.code == "too_many_values" else _read_with_nan(data)
     if not isinstance(plain, dict):
         return Hints()
     context = plain.get("context")

@@ -51,6 +51,7 @@ from dragoman.mail.retrying import RULES, RetryRule, class_of, retry_at, rule_fo
 from dragoman.mail.sealing import Sealing, sealing_for
 from dragoman.mail.telling import escalation, refusal
 from dragoman.mail.waking import Waking
+from dragoman.offload import off_loop
 from dragoman.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
     Effect = Operation[Any] | Callable[["Delivery"], Operation[Any] | Generator[Statement, Rows, Any]]
 
+MOST_NEEDS: Final = 1_000  # tasks that a letter may depend on
 OUTBOX: Final = "outbox"
 LEASE_S: Final = 60.0
 _MANY: Final = 1_000_000
@@ -210,7 +212,8 @@ class Mail:
         ``LetterError``; another letter of the same id, or one that would have tasks wait in a circle, a
         ``ConflictError``. The links say what it came from.
         """
-        checked, text = _checked(letter)
+        size = len(letter) if isinstance(letter, bytes | str) else 0
+        checked, text = await off_loop(size, _checked, letter)
         if sender is not None and sender != checked.sender_id:
             raise LetterError(
                 (f"sender_id: it is {checked.sender_id!r}, and it was sent by {sender!r}",), code="sender_mismatch"
@@ -241,10 +244,12 @@ class Mail:
 
     async def _ready(self, letter: Letter, text: bytes, **links: str | None) -> Posted:
         """What is kept of a letter, if it may be sent."""
+        if len(letter.depends_on) > MOST_NEEDS:
+            what = f"context.depends_on: {len(letter.depends_on)} tasks are more than the {MOST_NEEDS} allowed"
+            raise LetterError((what,), code="too_many_dependencies")
         ids = await self._asked_for(letter) if letter.in_reply_to is not None else None
-        posted = posted_of(
-            letter, self.sealing, text=text, ids=ids, team_id=self.team_id, user_id=self.user_id, **links
-        )
+        terms: dict[str, Any] = {"text": text, "ids": ids, "team_id": self.team_id, "user_id": self.user_id, **links}
+        posted = await off_loop(len(text), functools.partial(posted_of, letter, self.sealing, **terms))
         if self.transport is not None:
             await self._refuse_if_too_large(posted, self.transport)
         return posted
@@ -270,7 +275,7 @@ class Mail:
         ``recipient_id`` is the mailbox that they were sent to; without it, the one that they name. What has the same
         ``dead_id`` is kept once. Nobody is told about what ``is_trusted`` says may be forged.
         """
-        hints = hints_from(data)
+        hints = await off_loop(len(data), hints_from, data)
         now = self.store.clock()
         told = None
         if is_trusted:

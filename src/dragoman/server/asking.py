@@ -18,6 +18,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from dragoman.jsontext import REQUEST, read_json
+from dragoman.offload import off_loop
 from dragoman.server.refusing import Refusal
 
 MAX_JSON_BYTES: Final = REQUEST.max_bytes or 0
@@ -28,10 +29,16 @@ Wanted = TypeVar("Wanted")
 
 
 async def json_body(request: Request, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """The body of a request as a JSON value."""
+    """The body of a request as a JSON value. A large one is parsed off the event loop."""
+    data = await json_bytes(request, max_bytes)
+    return await off_loop(len(data), read_json, data)
+
+
+async def json_bytes(request: Request, max_bytes: int = MAX_JSON_BYTES) -> bytes:
+    """The body of a request that says that it is JSON."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refusal(415, "unsupported_media_type", "The body has to be application/json.")
-    return read_json(await whole_body(request, max_bytes))
+    return await whole_body(request, max_bytes)
 
 
 async def whole_body(request: Request, max_bytes: int) -> bytes:

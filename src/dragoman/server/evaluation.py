@@ -31,6 +31,7 @@ from dragoman.mail.evaluation import (
     rolling_summaries,
     trends_of,
 )
+from dragoman.offload import off_loop
 from dragoman.server.answers import answer
 from dragoman.server.asking import read_as, text_param, whole_number
 from dragoman.server.endpoint import Endpoint, Query
@@ -94,9 +95,9 @@ async def evaluate(request: Request) -> Response:
     """Keep how a task went."""
     data = await letter_body(request)
     try:
-        plain = read_json(data)
+        plain = await off_loop(len(data), read_json, data)
     except JsonError:
-        read_letter(data)  # which knows more to say about a score that is no number
+        await off_loop(len(data), read_letter, data)  # which knows more to say about a score that is no number
         raise
     is_letter = isinstance(plain, dict) and "payload" in plain
     made = await (_of_letter(request, data) if is_letter else _of_fields(request, plain))
@@ -120,7 +121,7 @@ async def _recorded(request: Request, evaluator: str, task_id: str, record: Awai
 
 
 async def _of_letter(request: Request, data: bytes) -> Recorded:
-    letter = read_letter(data)
+    letter = await off_loop(len(data), read_letter, data)
     if not isinstance(letter, TaskResultLetter):
         raise Refusal(422, "not_a_result", "Only a task_result letter says how a task went.")
     refuse_to_speak_as(request, letter.sender_id)

@@ -66,6 +66,7 @@ _BY_CODE: Final[Mapping[str, int]] = {
     "too_large": 413,
     "number_out_of_range": 422,
     "too_many_keys": 422,
+    "too_many_values": 422,
     "idempotency_key_reused": 422,
     "letter_too_large": 413,
     "sender_mismatch": 403,

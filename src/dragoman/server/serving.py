@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import gc
 import logging
 import math
 import multiprocessing
@@ -290,6 +291,7 @@ async def _work(options: ServeOptions, listener: socket.socket, token: str | Non
     async with opened_doors(options) as doors:
         doors.token = LocalToken(token)
         doors.counters = counters
+        freeze_loaded_objects()
         server = ChatServer(doors)
         with _stopped_by_signals(server), _stopped_with_parent(server):
             await server._serve([listener])
@@ -299,6 +301,15 @@ def hide_environment() -> None:
     """Close the environment and the memory of this process in ``/proc`` to commands that run as the same user."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def freeze_loaded_objects() -> None:
+    """Have the garbage collector pass over what is loaded at the start, and for as long as the process lives.
+
+    A full collection stops every thread, and takes a time that grows with the number of objects it looks at.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def allow_many_connections() -> None:

@@ -25,6 +25,7 @@ from dragoman.blobs import Blobs, FolderBlobs
 from dragoman.errors import DragomanError, FormatError, UnknownSessionError
 from dragoman.ids import UlidSource
 from dragoman.message import Message
+from dragoman.offload import A_MESSAGE, in_turns, off_loop
 from dragoman.store import (
     archive,
     at_once,
@@ -301,7 +302,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         owned = [self._owned(session_id, message) for message in given]
         if self.strict if strict is None else strict:
             await refuse_breaches(self, session_id, owned)
-        drafts = writing.drafts_from(owned)
+        drafts = await off_loop(_size_of(owned), writing.drafts_from, owned)
         now = self.clock()
         if len(drafts) == 1 and idempotency_key is None:
             if self._are_others_due():
@@ -367,7 +368,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
     async def update(self, session_id: str, message: Message) -> Row:
         """Put more into a message that is still arriving, or end it; ``ConflictError`` once it has ended."""
         owned = self._owned(session_id, message)
-        (draft,) = writing.drafts_from([owned])
+        (draft,) = await off_loop(_size_of([owned]), writing.drafts_from, [owned])
         now = self.clock()
         seq = await self._stored([draft], lambda drafts: writing.end_message(session_id, drafts[0], now))
         self.searching.soon()
@@ -421,7 +422,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
 
     async def _rows(self, found: Iterable[Found | Row]) -> list[Row]:
         rows = []
-        for one in found:
+        async for one in in_turns(found):
             if isinstance(one, Row):
                 rows.append(one)
                 continue
@@ -691,3 +692,9 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         from dragoman.store import copying  # noqa: PLC0415  only who copies needs SQLite
 
         return await copying.backup(self, Path(target), progress)
+
+
+def _size_of(messages: Sequence[Message]) -> int:
+    """About how many bytes there are to encode."""
+    texts = (getattr(block, "text", "") for message in messages for block in message.content)
+    return len(messages) * A_MESSAGE + sum(map(len, texts))

@@ -38,15 +38,14 @@ def need(posted: Posted, now: datetime) -> Generator[Statement, Rows, bool]:
         rows = yield f"{_NOTE} DO UPDATE SET team_id = excluded.team_id RETURNING state", (needed, team, "", at)
         if rows[0][0] != "succeeded":
             missing.append(needed)
-    for needed in missing:
-        way = yield from _way(needed, posted.task_id, team)
-        if way:
-            raise ConflictError(
-                f"it would wait for itself: {' → '.join((posted.task_id, *way))}",
-                where=f"letter {posted.letter_id}, context.depends_on",
-                remedy="Take one of these out of the circle",
-                code="dependency_cycle",
-            )
+    way = yield from _way(missing, posted.task_id, team)
+    if way:
+        raise ConflictError(
+            f"it would wait for itself: {' → '.join((posted.task_id, *way))}",
+            where=f"letter {posted.letter_id}, context.depends_on",
+            remedy="Take one of these out of the circle",
+            code="dependency_cycle",
+        )
     for needed in missing:
         yield (
             "INSERT INTO task_needs (task_id, team_id, needed_id, recipient_id, letter_id) VALUES (?, ?, ?, ?, ?)"
@@ -56,15 +55,18 @@ def need(posted: Posted, now: datetime) -> Generator[Statement, Rows, bool]:
     return bool(missing)
 
 
-def _way(first: str, last: str, team: str) -> Generator[Statement, Rows, tuple[str, ...]]:
-    """The tasks on the way from one to another along what they need; nothing if there is none."""
-    before: dict[str, str] = {first: ""}
-    waiting = [first]
+def _way(first: Sequence[str], last: str, team: str) -> Generator[Statement, Rows, tuple[str, ...]]:
+    """The tasks on the way from one of some to another along what they need; nothing if there is none.
+
+    Each task is looked at once, however many lead to it.
+    """
+    before: dict[str, str] = dict.fromkeys(first, "")
+    waiting = list(reversed(first))
     while waiting:
         task = waiting.pop()
         if task == last:
             way = [task]
-            while way[0] != first:
+            while before[way[0]]:
                 way.insert(0, before[way[0]])
             return tuple(way)
         rows = yield "SELECT DISTINCT needed_id FROM task_needs WHERE task_id = ? AND team_id = ?", (task, team)

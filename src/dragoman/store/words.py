@@ -43,6 +43,8 @@ _IS_SPACELESS: Final = re.compile(f"[{_NEAR}]|[{_FAR}]")
 _IS_APART: Final = re.compile(f"[{_NEAR}]|[{_FAR}{_EMOJI}]")
 _PLAIN: Final = re.compile("[A-Za-z0-9]+")
 _COARSE: Final = re.compile(r"[^\x00-/:-@\[-`{-\x7f]+")  # most of these are plain, and those that are not are cut again
+_BETWEEN: Final = re.compile(r"[\x00-/:-@\[-`{-\x7f]")  # what is part of no word
+_PIECE: Final = 64 * 1024  # characters
 _QUOTED: Final = re.compile('["“”„«»]([^"“”„«»]*)(?:["“”„«»]|$)')
 _SOFT: Final = "\u00ad\u0640\ufe0f"  # soft hyphen, tatweel and the mark of coloured pictures only shape a word
 _LETTERS: Final = str.maketrans(  # which Unicode does not take apart, and people without such a keyboard do
@@ -113,7 +115,7 @@ def _size(analysis: Analysis) -> int:
 def _analysed(text: str) -> Analysis:
     words: list[str] = []
     parts: list[str] = []
-    for run in _found_runs(text):
+    for run in itertools.chain.from_iterable(map(_found_runs, _pieces(text))):
         if run[0] >= "\u0e00" and _IS_SPACELESS.match(run):
             row = fold(run)
             words.extend(row)
@@ -122,6 +124,18 @@ def _analysed(text: str) -> Analysis:
             words.append(word.folded)
             parts.extend(word.parts)
     return Analysis(words, parts)
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """A long text cut between words, so that no single step over it takes long."""
+    begin = 0
+    while len(text) - begin > _PIECE:
+        found = _BETWEEN.search(text, begin + _PIECE)
+        if found is None:
+            break
+        yield text[begin : found.start()]
+        begin = found.start()
+    yield text[begin:] if begin else text
 
 
 def _found_runs(text: str) -> list[str]:

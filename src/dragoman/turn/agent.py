@@ -48,7 +48,7 @@ from dragoman.turn.tally import Tally
 from dragoman.turn.telling import tell
 from dragoman.turn.turn import run
 from dragoman.turn.values import Asked, Pending, TurnEnded, TurnEvent
-from dragoman.turn.waiting import Waiting, left_open
+from dragoman.turn.waiting import Waiting, left_open, offered_tools
 from dragoman.window import SUMMARY_ABOVE_TOKENS
 
 LOCAL: Final = "local"  # the provider that is a process on this machine
@@ -224,7 +224,8 @@ class Agent:
         """What the last answer of a session waits for, as the store has it, whoever ran the turn."""
         history = [row.message for row in await self.store.tail(session_id, _PENDING_WITHIN)]
         left = await left_open(self.store, session_id, history)
-        return Waiting(self, Asked(session_id=session_id), left).pending(left)
+        asked = Asked(session_id=session_id)
+        return Waiting(self, asked, left, await offered_tools(self, asked)).pending(left)
 
     async def recover(self, session_id: str) -> None:
         """End what a crash has left half done in a session, without a new turn.

@@ -21,11 +21,12 @@ import msgspec
 from dragoman.adapter import RequestContext, estimated_tokens
 from dragoman.client import Call, Journal
 from dragoman.errors import DragomanError, InputError
-from dragoman.event import StreamEvent, salvaged, unfold
+from dragoman.event import StreamEvent, ToolUseStart, salvaged, unfold
 from dragoman.exchange import ErrorClass, Fault, Options, Reply, ResponseFormat, StopReason, Written
 from dragoman.handoff import projected
 from dragoman.mending import repair
 from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, TextBlock, TokenUsage, ToolUseBlock, Usage
+from dragoman.offload import A_MESSAGE, off_loop
 from dragoman.rules import calls_of
 from dragoman.settings import Endpoint
 from dragoman.store import Row
@@ -37,6 +38,7 @@ from dragoman.turn.seeing import describe_in, policy_of
 from dragoman.turn.values import AS_THE_AGENT, AnswerBegan, AnswerEnded
 from dragoman.window import Fitted, fit, with_summary
 
+MOST_CALLS: Final = 128  # tools that one answer may ask for
 _log: Final = logging.getLogger("dragoman.turn")
 
 
@@ -47,6 +49,8 @@ async def answered(turn: Turn) -> AsyncGenerator[AnswerBegan | StreamEvent | Ans
         yield asking.began
         async with aclosing(asking.events()) as events:
             async for event in events:
+                if asking.has_too_many_calls(event):
+                    break
                 if asking.whole is None:
                     asking.growing.take(event)
                 yield event
@@ -56,7 +60,12 @@ async def answered(turn: Turn) -> AsyncGenerator[AnswerBegan | StreamEvent | Ans
     except Exception:
         await store.unbroken(asking.end(_broken()))
         raise
-    yield await store.unbroken(asking.end())
+    yield await store.unbroken(asking.end(_too_many_calls() if asking.calls > MOST_CALLS else None))
+
+
+def _too_many_calls() -> Fault:
+    what = f"the answer asks for more than {MOST_CALLS} tools at once; none of them was run"
+    return Fault(code="too_many_tool_calls", message=what, error_class=ErrorClass.OTHER)
 
 
 def _broken() -> Fault:
@@ -91,6 +100,7 @@ class _Asking:
         self.growing = growing
         self.began = began
         self.whole: Reply | None = None  # what was answered, if it came in one piece
+        self.calls = 0  # of tools, that have arrived
         self.journal = Journal()
 
     @classmethod
@@ -98,8 +108,7 @@ class _Asking:
         """Everything that is needed, and the row, before anything is asked."""
         endpoint = await turn.agent.endpoint(turn.model.provider)
         options = _options(turn)
-        fitted = shown(turn, options)
-        written = turn.adapter.to_wire(fitted.messages, turn.waiting.tools.definitions, options)
+        fitted, written = await off_loop(len(turn.history) * A_MESSAGE, _written, turn, options)
         if turn.place is None:
             await turn.agent.store.unbroken(_make_place(turn))
         return cls._with_row(turn, endpoint, fitted, written)
@@ -138,6 +147,11 @@ class _Asking:
         self.whole = await self.turn.agent.client.send(self.call, self.journal)
         for event in unfold(self.whole):
             yield event
+
+    def has_too_many_calls(self, event: StreamEvent) -> bool:
+        """Count a call, and say whether the answer may not go on."""
+        self.calls += isinstance(event, ToolUseStart)
+        return self.calls > MOST_CALLS
 
     async def end(self, fault: Fault | None = None) -> AnswerEnded:
         """Store the answer as it ended, with what it cost, and tell of it."""
@@ -257,6 +271,12 @@ def _check_output(reply: Reply, wanted: ResponseFormat | None) -> Reply:
 
 async def _make_place(turn: Turn) -> None:
     (turn.place,) = await turn.agent.store.append(turn.session.id, place_for_answer(turn))
+
+
+def _written(turn: Turn, options: Options) -> tuple[Fitted, Written]:
+    """What the model is told, and the same as its provider wants it."""
+    fitted = shown(turn, options)
+    return fitted, turn.adapter.to_wire(fitted.messages, turn.waiting.tools.definitions, options)
 
 
 def shown(turn: Turn, options: Options) -> Fitted:

@@ -7,6 +7,7 @@ new question. The one rule: a turn that is refused changes nothing.
 
 from __future__ import annotations
 
+import functools
 import time
 from datetime import UTC
 from decimal import Decimal
@@ -21,6 +22,7 @@ from dragoman.errors import FormatError, RoutingError, SettingsError, StoreError
 from dragoman.exchange import ErrorClass, StopReason, ToolDefinition
 from dragoman.ids import ToolIds, derived_ulid
 from dragoman.message import Message, MessageMetadata, MessageStatus, Role, TextBlock, ToolResultBlock, ToolUseBlock
+from dragoman.offload import A_MESSAGE, off_loop
 from dragoman.routing import Decision, Policy, TurnFacts, decide, facts_of
 from dragoman.rules import Call, calls_of
 from dragoman.store import Row, Session
@@ -32,7 +34,7 @@ from dragoman.turn.seeing import policy_of
 from dragoman.turn.tally import Tally
 from dragoman.turn.telling import tell, without_secrets
 from dragoman.turn.values import NO_TIME, AnswerEnded, Asked, Pending, TurnBegan
-from dragoman.turn.waiting import Waiting, calling, calls_in, check, left_open
+from dragoman.turn.waiting import Waiting, calling, calls_in, check, left_open, offered_tools
 from dragoman.value import unchecked
 from dragoman.window import with_summary
 
@@ -166,7 +168,7 @@ async def begun(agent: Agent, asked: Asked, tenure: Tenure, tally: Tally | None)
     await _close_interrupted(agent, session, rows)
     history = [*_prompt(agent, asked, session), *(_in_session(session, row.message) for row in rows)]
     left = await left_open(agent.store, session.id, history)
-    waiting = Waiting(agent, asked, left)
+    waiting = Waiting(agent, asked, left, await offered_tools(agent, asked))
     _check(asked, history, left, waiting)
     ids = ToolIds(found.tool_ids)
     tally = tally or Tally(asked.run_id or agent.store.new_id())
@@ -248,7 +250,9 @@ async def _decided(
     """Which model answers. It is told in any case; a refusal is raised."""
     began = time.perf_counter()
     policy = agent.policy(session)
-    facts = facts_of(
+    size = len(history) * A_MESSAGE
+    gather = functools.partial(
+        facts_of,
         history,
         asked.content,
         now=agent.clock().astimezone(),
@@ -260,10 +264,11 @@ async def _decided(
         sticky=_sticky(agent, asked, session, history),
         delegate_tier=asked.tier,
         workspace_path=session.workspace_path,
-        estimated_input_tokens=_estimated(history, asked, tools),
+        estimated_input_tokens=await off_loop(size, _estimated, history, asked, tools),
         cost_today_usd=await _cost_today(agent, policy, session),
         team_budget_remaining_usd=asked.team_budget_remaining_usd,
     )
+    facts = await off_loop(size, gather)
     agent.availability, changes = agent.availability.refreshed(agent.clock())
     for change in changes:
         tell(agent.bus, change.event_type, change.payload(), session_id=session.id)

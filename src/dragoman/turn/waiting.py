@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.errors import ConflictError, FormatError, ToolInputError
 from dragoman.message import Message, MessageStatus, Role, ToolResultBlock, ToolUseBlock
+from dragoman.offload import LARGE, off_loop
 from dragoman.rules import IN_RESULT, Call, calls_of
 from dragoman.tools import Approval, ToolRegistry, Workbench, answer_schema, needs_consent
 from dragoman.turn.late import is_late_note
@@ -53,12 +54,17 @@ def _results(history: Iterable[Message]) -> set[str]:
     return {block.tool_use_id for one in history for block in one.content if isinstance(block, ToolResultBlock)}
 
 
+async def offered_tools(agent: Agent, asked: Asked) -> ToolRegistry:
+    """The tools that the model is offered. Those of the caller come with each run, and are compiled in a thread."""
+    own = agent.tools if asked.may_use_tools else ToolRegistry()
+    return await off_loop(len(asked.tools) * LARGE, own.beside, asked.tools)
+
+
 class Waiting:
     """Who is waited for in one turn, and what they have said."""
 
-    def __init__(self, agent: Agent, asked: Asked, left: Sequence[Call]) -> None:
-        own = agent.tools if asked.may_use_tools else ToolRegistry()
-        self.tools: ToolRegistry = own.beside(asked.tools)  # what the model is offered
+    def __init__(self, agent: Agent, asked: Asked, left: Sequence[Call], tools: ToolRegistry) -> None:
+        self.tools = tools  # what the model is offered
         self.approvals: dict[str, Approval] = {}  # what was decided
         self._agent = agent
         self._session_id = asked.session_id

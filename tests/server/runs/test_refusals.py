@@ -120,6 +120,12 @@ CASES: dict[str, tuple[dict[str, Any], int, str]] = {
     ),
     "an unknown model": ({"forwardedProps": {"model": "nobody"}}, 422, "unknown_model"),
     "a model that is a number": ({"forwardedProps": {"model": 5}}, 422, "invalid_request"),
+    "many messages": (
+        {"messages": [user("x", f"m{at}") for at in range(5_001)]},
+        422,
+        "too_many_messages",
+    ),
+    "many values": ({"state": {"list": [{}] * 100_000}}, 422, "too_many_values"),
     "a tool with a bad name": ({"tools": [tool_named("a b")]}, 422, "invalid_tool_schema"),
     "a tool with a schema that grows without end": (
         {"tools": [tool_named("a", properties={"x": {"$ref": "#/$defs/d0"}}, **{"$defs": DOUBLED})]},

@@ -50,7 +50,7 @@ _OF_A_RESPONSE: Final = frozenset({"candidates", "usageMetadata", "promptFeedbac
 _RUN_BY_THE_PROVIDER: Final = frozenset({"executableCode", "executable_code", "toolCall", "tool_call"})
 _OF_SILENCE: Final = frozenset({"text", "thought", "thoughtSignature", "thought_signature"})
 _CHUNK: Final = JsonLimits(
-    max_bytes=None, max_depth=150, max_keys=None, integers_of_64_bits=False, unique_keys=False
+    max_bytes=None, max_depth=150, max_keys=None, max_values=None, integers_of_64_bits=False, unique_keys=False
 )  # two equal keys in arguments are found when the call is read
 
 

@@ -14,6 +14,7 @@ from dragoman.errors import InputError
 from dragoman.letters import hints_from, published_schema, read_letter, warnings_of
 from dragoman.letters.kept import LetterState
 from dragoman.letters.schema import inlined_schema
+from dragoman.offload import LARGE, off_loop
 from dragoman.server.answers import answer
 from dragoman.server.endpoint import Endpoint, Media
 from dragoman.server.mailroom import SCOPE, agents_of, letter_body, mail_of, refuse_to_speak_as
@@ -36,11 +37,11 @@ async def send(request: Request) -> Response:
     data = await letter_body(request)
     mail = mail_of(request)
     try:
-        letter = read_letter(data)
+        letter = await off_loop(len(data), read_letter, data)
     except InputError as error:
         raise await _buried(request, data, error) from None
     refuse_to_speak_as(request, letter.sender_id)
-    receipt = await mail.send(letter)
+    receipt = await mail.send(letter if len(data) < LARGE else data)  # which it reads again, in a thread
     odd = [f"{warning} [{warning.code}]" for warning in warnings_of(letter)]
     sent = Sent(
         letter_id=receipt.letter_id,
@@ -55,7 +56,7 @@ async def send(request: Request) -> Response:
 async def _buried(request: Request, data: bytes, error: InputError) -> Exception:
     """The refusal of what is no letter, which is kept; unless it was sent in the name of somebody else."""
     told = refusal_from(error)
-    own, sender = agents_of(principal_of(request)), hints_from(data).sender_id
+    own, sender = agents_of(principal_of(request)), (await off_loop(len(data), hints_from, data)).sender_id
     if data and (not own or sender is None or sender in own):
         dead = await mail_of(request).bury(data, error)
         told.headers["x-dead-letter"] = dead.id

@@ -21,6 +21,7 @@ import msgspec
 from dragoman.dialects.parts.conversation import tool_id_for
 from dragoman.errors import UnknownMessageError
 from dragoman.message import Message, Role, TextBlock, ToolResultBlock
+from dragoman.offload import in_turns
 from dragoman.server.refusing import Refusal
 from dragoman.server.runs.given import Given, MessageGiven, ResumeGiven
 from dragoman.server.runs.telling import INPUT_REQUIRED
@@ -47,7 +48,7 @@ async def new_of(store: Store, session: Session | None, given: Given) -> New:
     """What stands behind the last message that the thread has."""
     known = _Known(store, session)
     fresh: list[MessageGiven] = []
-    for message in reversed(given.messages):
+    async for message in in_turns(reversed(given.messages)):
         if message.role == "activity":  # for people's eyes
             continue
         stored = await known.find(message.id)

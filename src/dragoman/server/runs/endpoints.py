@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from dragoman.ids import name_from_id
-from dragoman.server.asking import identifier, json_body, text_param
+from dragoman.jsontext import read_json
+from dragoman.offload import LARGE, off_loop
+from dragoman.server.asking import identifier, json_bytes, text_param
 from dragoman.server.endpoint import Endpoint, EventStream, Query
 from dragoman.server.principal import owned_session, principal_of
 from dragoman.server.refusing import Refusal, not_found
 from dragoman.server.runs.beginning import Wanted, in_progress
 from dragoman.server.runs.framing import KEEP_ALIVE, frame
-from dragoman.server.runs.given import read_given
+from dragoman.server.runs.given import Given, read_given
 from dragoman.server.runs.input_schema import RunAgentInput
 from dragoman.server.state import doors_of
 from dragoman.store.runs import Run, ToldEvent
@@ -53,10 +55,11 @@ class RunCancelled(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
 async def post_run(request: Request) -> Response:
     """Begin a run."""
     key = _idempotency_key(request)
-    value = await json_body(request)
-    given = read_given(value)
+    data = await json_bytes(request)
+    value = await off_loop(len(data), read_json, data)
+    has_tools = isinstance(value, dict) and bool(value.get("tools"))  # whose schemas take longer than their length says
+    given, digest = await off_loop(LARGE if has_tools else len(data), _read_run, value)
     runs: Runs = doors_of(request).runs
-    digest = hashlib.sha256(_sorted.encode(value)).digest()
     started = await runs.begin(Wanted(principal_of(request), given, digest, key))
     run = started.run
     if "text/event-stream" in request.headers.get("accept", "").lower():
@@ -67,6 +70,11 @@ async def post_run(request: Request) -> Response:
         return _stream(told, _frame(first))
     accepted = RunAccepted(run.run_id, name_from_id(run.session_id), run.run_id, started.is_new_thread)
     return Response(msgspec.json.encode(accepted), 202, media_type="application/json")
+
+
+def _read_run(value: Any) -> tuple[Given, bytes]:
+    """What is asked for, and the hash by which the same request is known again."""
+    return read_given(value), hashlib.sha256(_sorted.encode(value)).digest()
 
 
 def _idempotency_key(request: Request) -> str | None:

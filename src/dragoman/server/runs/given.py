@@ -27,6 +27,7 @@ from dragoman.tools.easing import eased
 from dragoman.value import check_plain
 
 Role = Literal["user", "assistant", "system", "developer", "tool", "reasoning", "activity"]
+MOST_MESSAGES: Final = 5_000
 MOST_PARTS: Final = 256
 MOST_TOOLS: Final = 128
 MOST_SCHEMA_VALUES: Final = 20_000  # of all tools together, references written out
@@ -147,6 +148,9 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 def read_given(value: object) -> Given:
     """What is asked for, or a refusal."""
     said = read_as(camel_case(value), RunAgentInput)
+    if len(said.messages) > MOST_MESSAGES:
+        what = f"messages has {len(said.messages)} items, more than the {MOST_MESSAGES} allowed. Send the newest ones."
+        raise Refusal(422, "too_many_messages", what)
     state = _kept(said.state, "state")
     return Given(
         thread_id=identifier(said.thread_id, "threadId"),

@@ -10,6 +10,7 @@ nothing of the thread changes here.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +32,7 @@ from dragoman.message import (
     ToolResultBlock,
     VideoBlock,
 )
+from dragoman.offload import A_MESSAGE, in_turns, off_loop
 from dragoman.server.refusing import Refusal
 from dragoman.server.runs.continuing import New, new_of, refuse_messages_to_questions, resumed_by
 from dragoman.server.runs.given import File, Given, MessageGiven, Words, bytes_of
@@ -130,9 +132,11 @@ class Preparing:
         await self._check_waiting(new.answers)
         given = {(one.id, _STORED_ROLES[one.role]): one for one in new.imported}
         wires = [_wire(one) for one in new.imported]
-        read = read_messages(wires, session_id="", created_at=self._doors.store.clock())
+        reader = functools.partial(read_messages, wires, session_id="", created_at=self._doors.store.clock())
+        read = await off_loop(len(wires) * A_MESSAGE, reader)
         results = [await self._result_message(one) for one in new.answers]
-        return (*results, *[await self._earlier(one, given[wire_id_of(one), one.role]) for one in read])
+        earlier = [await self._earlier(one, given[wire_id_of(one), one.role]) async for one in in_turns(read)]
+        return (*results, *earlier)
 
     async def _check_waiting(self, answers: Iterable[MessageGiven]) -> None:
         """Refuse a result of a call that does not wait for the client."""
@@ -244,4 +248,4 @@ def _wire(given: MessageGiven) -> dict[str, Any]:
 def _title(new: New) -> str | None:
     """The beginning of what the user says, as the title of a new thread."""
     asked = new.asked or next((one for one in new.imported if one.role == "user"), None)
-    return None if asked is None else " ".join(asked.text.replace("\0", "").split())[:60] or None
+    return None if asked is None else " ".join(asked.text.lstrip()[:1_000].replace("\0", "").split())[:60] or None

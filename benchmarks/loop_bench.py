@@ -1,0 +1,211 @@
+"""The largest lag of the server's event loop during each of the largest requests that it allows.
+
+A server has one event loop: while it parses one client's request, no other client gets a word. Each request is made
+several times, one after the other; beside it stands the lag of the same server while it only answers an empty handler.
+The first run, letter and search are not counted: some libraries are imported when they are first used.
+The clients are in this process, the server and the provider in two others. BENCH_FOLDER names the folder, and so the
+disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import tempfile
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.chat_server import LONG
+from benchmarks.server_bench import RUNS, SSE, begun
+
+IDLE = "idle: an empty handler"
+TARGET_MS = 50.0
+MAX_BYTES = 4 * 1024 * 1024
+SEARCH = "/api/v1/agent/search?q="
+_NUMBERS = itertools.count(1)
+
+
+class Lag(NamedTuple):
+    """The largest lag in milliseconds, and the largest in which the server itself computed."""
+
+    ms: float
+    busy_ms: float
+
+
+Ask = Callable[[aiohttp.ClientSession], Awaitable[Any]]
+
+
+async def measure(http: aiohttp.ClientSession, ask: Ask, rounds: int) -> Lag:
+    """The largest lag while a request is made so often."""
+    await _lag(http)
+    for _ in range(rounds):
+        await ask(http)
+    await asyncio.sleep(0.1)  # what the server does after its answer counts, too
+    return await _lag(http)
+
+
+async def _lag(http: aiohttp.ClientSession) -> Lag:
+    async with http.get("/lag") as answer:
+        lag, busy = await answer.json()
+        return Lag(lag, busy)
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+async def ask_nothing(http: aiohttp.ClientSession) -> None:
+    for _ in range(100):
+        async with http.get("/empty") as answer:
+            await answer.read()
+
+
+def run_of(make: Callable[[], dict[str, Any]], status: int = 200) -> Ask:
+    """A run, from the request to its last event."""
+
+    async def ask(http: aiohttp.ClientSession) -> None:
+        number = next(_NUMBERS)
+        body = {"threadId": f"t{number}", "runId": f"r{number}", "messages": [_user("hi", f"m{number}")], **make()}
+        async with http.post(RUNS, data=json.dumps(body), headers={**SSE, **_JSON}) as answer:
+            text = await answer.read()
+        assert answer.status == status, text[:500]
+        assert status != 200 or b"RUN_FINISHED" in text, text[-500:]
+
+    return ask
+
+
+def letter_of(make: Callable[[], dict[str, Any]]) -> Ask:
+    """A letter with this in its context."""
+
+    async def ask(http: aiohttp.ClientSession) -> None:
+        async with http.post("/api/v1/mail", data=json.dumps(_letter(make())), headers=_JSON) as answer:
+            text = await answer.read()
+        assert answer.status == 201, text[:500]
+
+    return ask
+
+
+def get_of(path: str) -> Ask:
+    async def ask(http: aiohttp.ClientSession) -> None:
+        async with http.get(path) as answer:
+            text = await answer.read()
+        assert answer.status == 200, text[:500]
+
+    return ask
+
+
+_JSON = {"content-type": "application/json"}
+
+
+def _user(text: str, name: str = "m1") -> dict[str, Any]:
+    return {"id": name, "role": "user", "content": text}
+
+
+def _letter(context: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "task_result",
+        "protocol_version": "1.3",
+        "sender_id": "AGENT-A",
+        "recipient_id": "AGENT-B",
+        "task_id": f"TASK-{next(_NUMBERS)}",
+        "timestamp": datetime.now(UTC).isoformat(),
+        "context": context,
+        "payload": {"status": "success", "success": True, "result": {"output": "done"}},
+    }
+
+
+def cases(asked: argparse.Namespace) -> dict[str, Ask]:
+    """Each request by its name."""
+    text = "word " * (MAX_BYTES // 5 - 200)
+    state = {"state": {"list": [{"a": 1}] * (asked.values // 2 - 50)}}
+    history = {"messages": [_user(f"message {at}", f"m{at}") for at in range(asked.messages)]}
+    choice = {"properties": {"x": {"enum": list(range(asked.schema_values - 20))}}}
+    tools = [{"name": f"t{at}", "description": "", "parameters": choice} for at in range(2)]
+    names = [{"name": f"t{at}", "description": "", "parameters": _pattern(at)} for at in range(asked.tools)]
+    needs = {"depends_on": [f"NEED-{at}" for at in range(asked.needs)]}
+    return {
+        IDLE: ask_nothing,
+        "a run: one message of 4 MiB": run_of(lambda: {"messages": [_user(text)]}),
+        f"a run: {asked.messages:,} messages on a new thread": run_of(lambda: history),
+        f"a run: state of {asked.values:,} JSON values": run_of(lambda: state),
+        "a run: two tools with as many values as allowed": run_of(lambda: {"tools": tools}),
+        f"a run: {asked.tools} tools with a heavy pattern each": run_of(lambda: {"tools": names}),
+        f"a run: an answer with {asked.calls} tool calls": run_of(
+            lambda: {"forwardedProps": {"model": f"fake:calls-{asked.calls}"}, "tools": [_LOOK]}
+        ),
+        f"a run on a thread of {asked.thread:,} messages": run_of(lambda: {"threadId": LONG}),
+        f"a letter that depends on {asked.needs:,} tasks": letter_of(lambda: needs),
+        "a letter of 4 MiB": letter_of(lambda: {"note": text[: MAX_BYTES - 4096]}),
+        f"a letter of {asked.values:,} JSON values": letter_of(lambda: {"note": [{"a": 1}] * (asked.values // 2 - 50)}),
+        "a page of 200 messages": get_of(f"/api/v1/agent/history?threadId={LONG}&limit=200"),
+        "a search of 1,000 characters": get_of(SEARCH + "word%20" * 140),
+        "a list of 200 threads": get_of("/api/v1/agent/threads?limit=200"),
+    }
+
+
+_LOOK = {"name": "other", "description": "", "parameters": {"type": "object", "properties": {}}}
+
+
+def _pattern(at: int) -> dict[str, Any]:
+    return {"properties": {"x": {"type": "string", "pattern": rf"^\p{{L}}{{10}}{at}$"}}}
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+async def measure_all(port: int, asked: argparse.Namespace) -> dict[str, Lag]:
+    timeout = aiohttp.ClientTimeout(total=600)
+    lags: dict[str, Lag] = {}
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", timeout=timeout) as http:
+        for ask in (run_of(dict), letter_of(dict), get_of(SEARCH + "word")):  # what is imported when first used
+            await ask(http)
+        for name, ask in cases(asked).items():
+            if asked.only in name:
+                lags[name] = await measure(http, ask, asked.rounds)
+    return lags
+
+
+def show(console: Console, lags: dict[str, Lag]) -> None:
+    table = Table("", "lag, ms", "busy, ms", "", title="the largest lag of the event loop", title_justify="left")
+    table.columns[1].justify = table.columns[2].justify = "right"
+    for name, lag in lags.items():
+        mark = "" if lag.busy_ms <= TARGET_MS else f"[red]above {TARGET_MS:.0f} ms[/red]"
+        table.add_row(name, f"{lag.ms:.1f}", f"{lag.busy_ms:.1f}", mark)
+    console.print(table)
+
+
+def main() -> None:
+    """Measure and show."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="how often each request is made")
+    parser.add_argument("--only", default="", help="only requests with this in their name")
+    parser.add_argument("--messages", type=int, default=5_000, help="of one run")
+    parser.add_argument("--values", type=int, default=100_000, help="JSON values of one body")
+    parser.add_argument("--schema-values", type=int, default=10_000, help="of one tool's schema")
+    parser.add_argument("--tools", type=int, default=64, help="of one run")
+    parser.add_argument("--calls", type=int, default=128, help="of one answer")
+    parser.add_argument("--needs", type=int, default=1_000, help="tasks that a letter depends on")
+    parser.add_argument("--thread", type=int, default=10_000, help="messages of the long thread")
+    parser.add_argument("--json-to", type=Path, help="write the figures to this file, too")
+    asked = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="loop-bench-", dir=os.environ.get("BENCH_FOLDER")) as folder,
+        begun("benchmarks.turn_server") as (upstream, _),
+        begun("benchmarks.chat_server", folder, str(upstream), str(asked.thread), str(asked.calls)) as (port, _),
+    ):
+        lags = asyncio.run(measure_all(port, asked))
+    show(Console(), lags)
+    if asked.json_to:
+        asked.json_to.write_text(json.dumps({"lag_ms": lags, "rounds": asked.rounds}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Large work is done off the event loop, small work at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from dragoman.offload import LARGE, in_turns, off_loop
+
+
+def test_large_work_runs_in_a_thread_and_small_work_at_once() -> None:
+    here = threading.get_ident()
+    assert asyncio.run(off_loop(LARGE - 1, threading.get_ident)) == here
+    assert asyncio.run(off_loop(LARGE, threading.get_ident)) != here
+
+
+@pytest.mark.parametrize("size", [0, LARGE])
+def test_what_the_work_raises_is_raised(size: int) -> None:
+    with pytest.raises(ValueError, match="invalid literal"):
+        asyncio.run(off_loop(size, int, "x"))
+
+
+def test_other_tasks_run_while_a_long_list_is_worked_through() -> None:
+    done: list[tuple[str, int]] = []
+
+    async def work(name: str) -> None:
+        async for number in in_turns(range(300)):
+            done.append((name, number))
+
+    async def both() -> None:
+        await asyncio.gather(work("a"), work("b"))
+
+    asyncio.run(both())
+    assert [number for name, number in done if name == "a"] == list(range(300))
+    first_of_b = next(at for at, (name, _) in enumerate(done) if name == "b")
+    assert first_of_b < 100  # not behind all of the other's
