@@ -29,7 +29,7 @@ const made = await build({
   target: ["chrome111", "firefox115", "safari16.4"],
   jsx: "automatic",
   jsxImportSource: "preact",
-  define: { __LICENSES__: JSON.stringify(`/static/${licences}`) },
+  define: { __LICENSES__: JSON.stringify(`static/${licences}`) },
   legalComments: "none", // they are in the file of licences, whole
   metafile: true,
   logLevel: "warning",

@@ -7,7 +7,7 @@ import { Cell } from "./cell.ts";
 import type { Problem } from "./view.ts";
 import type { Hit, Model, Preflight, Row, Stored, Thread } from "./wire.ts";
 
-const BASE = "/api/v1/agent";
+const BASE = "api/v1/agent"; // behind the path of the page, wherever that is mounted
 const KEY = "dragoman-key";
 
 export const needsKey = new Cell(false);

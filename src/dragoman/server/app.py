@@ -16,8 +16,8 @@ from typing import Any, Final
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.bus.catalogue import GatewayAuthFailed
@@ -37,6 +37,7 @@ from dragoman.server import (
 )
 from dragoman.server.counters import Counters
 from dragoman.server.endpoint import Endpoint
+from dragoman.server.options import base_path
 from dragoman.server.origins import allowed_origin, asked_beforehand, is_preflight, shown_to
 from dragoman.server.principal import Principal, authenticated, principal_of
 from dragoman.server.refusing import Refusal, not_found, refused
@@ -86,7 +87,9 @@ def make_app(doors: Doors, also: tuple[Endpoint, ...] = ()) -> ASGIApp:
     app.state.doors = doors
     app.state.endpoints = known
     doors.counters.name_routes((one.method, one.path) for one in known)
-    return Doorway(app, doors.options.allow_origin, doors.counters)
+    firsts = frozenset(one.path.split("/")[1] for one in known)
+    rooted = Rooted(app, base_path(doors.options), firsts)
+    return Doorway(rooted, doors.options.allow_origin, doors.counters)
 
 
 def _route(endpoint: Endpoint) -> Route:
@@ -123,7 +126,7 @@ async def _unrouted(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status != 405:
         return refused(request, not_found())
-    routes = (route for route in request.app.routes if route.path_regex.match(request.scope["path"]))
+    routes = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
     allow = ", ".join(sorted({method for route in routes for method in route.methods}))
     return refused(request, Refusal(405, "method_not_allowed", "This cannot be done here.", headers={"allow": allow}))
 
@@ -131,6 +134,31 @@ async def _unrouted(request: Request, error: Exception) -> Response:
 async def _failed(request: Request, error: Exception) -> Response:
     """What an answer raised before a byte of it was sent."""
     return refused(request, error)
+
+
+class Rooted:
+    """Lets a server answer under the path of its base URL, whether or not a proxy takes that path off.
+
+    An application that mounts this one sets the root path itself, and nothing is done here.
+    """
+
+    def __init__(self, app: ASGIApp, path: str, firsts: frozenset[str]) -> None:
+        self.app = app
+        self._path = path
+        self._firsts = firsts  # what the routes begin with: tells a path with the prefix from one without
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self._path and not scope.get("root_path"):
+            if scope["path"] == self._path:
+                await RedirectResponse(f"{self._path}/", 308)(scope, receive, send)
+                return
+            if self._is_under(scope["path"]):
+                scope["root_path"] = self._path
+        await self.app(scope, receive, send)
+
+    def _is_under(self, path: str) -> bool:
+        rest = path.removeprefix(f"{self._path}/")
+        return rest != path and rest.partition("/")[0] in self._firsts
 
 
 class Doorway:

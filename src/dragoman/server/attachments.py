@@ -127,8 +127,9 @@ def part_wanted(said: Sequence[str], size: int) -> range | None:
 
 
 def _as_asked(request: Request) -> str:
-    """The URL of a request: the address that we have, and the request line sign for sign."""
+    """The URL of a request: the address that we have, and the request line sign for sign, behind the root path."""
     path, query = request.scope["raw_path"].decode("latin-1"), request.scope["query_string"].decode("latin-1")
+    path = path.removeprefix(request.scope.get("root_path", ""))
     return f"{address(doors_of(request).options)}{path}{'?' if query else ''}{query}"
 
 

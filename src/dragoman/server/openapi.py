@@ -17,7 +17,9 @@ from starlette.responses import Response
 
 import dragoman
 from dragoman.server.endpoint import Body, Endpoint, Media
+from dragoman.server.options import address
 from dragoman.server.refusing import ErrorBody
+from dragoman.server.state import doors_of
 
 _REFS: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)(?::[a-z]+)?\}")
@@ -25,16 +27,18 @@ _PARAMETER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)(?::[a-z]+)?\}")
 
 async def openapi(request: Request) -> Response:
     """The document."""
-    return Response(_written(request.app.state.endpoints), media_type="application/json")
+    options = doors_of(request).options
+    server = address(options) if options.base_url is not None else request.scope.get("root_path") or "/"
+    return Response(_written(request.app.state.endpoints, server), media_type="application/json")
 
 
-@functools.lru_cache(maxsize=1)
-def _written(endpoints: tuple[Endpoint, ...]) -> bytes:
-    return msgspec.json.encode(document(endpoints))
+@functools.lru_cache(maxsize=4)
+def _written(endpoints: tuple[Endpoint, ...], server: str) -> bytes:
+    return msgspec.json.encode(document(endpoints, server))
 
 
-def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    """The description of these endpoints."""
+def document(endpoints: Iterable[Endpoint], server: str = "/") -> dict[str, Any]:
+    """The description of these endpoints of a server at this address."""
     all_of_them = tuple(endpoints)
     types = _types(all_of_them)
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFS)
@@ -47,6 +51,7 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         {
             "openapi": "3.1.0",
             "info": {"title": "Dragoman", "version": dragoman.__version__, "summary": "The chat API"},
+            "servers": [{"url": server}],
             "paths": paths,
             "components": {
                 "schemas": components,

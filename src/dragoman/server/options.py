@@ -102,6 +102,11 @@ def private_paths(options: ServeOptions) -> tuple[Path, ...]:
     return tuple(Path(path).expanduser() for path in (*folders, *files) if path is not None)
 
 
+def base_path(options: ServeOptions) -> str:
+    """The path under which clients reach the server: that of its base URL, without a slash at its end."""
+    return urlsplit(options.base_url or "").path.rstrip("/")
+
+
 def address(options: ServeOptions) -> str:
     """Where clients reach the server."""
     if options.base_url is not None:

@@ -3,7 +3,7 @@ import { ApiError, call, id, json, query, sent } from "../api.ts";
 import type { By } from "./place.ts";
 import type { Dead, DeadWhole, Graph, Letter, Mailbox, Sent, Trends } from "./wire.ts";
 
-const BASE = "/api/v1/mail";
+const BASE = "api/v1/mail";
 
 export async function mailboxes(): Promise<Mailbox[]> {
   return (await json<{ mailboxes: Mailbox[] }>("", {}, BASE)).mailboxes;

@@ -21,7 +21,7 @@ export function FirstLetter({ recipient = HUMAN, onSent }: { recipient?: string;
       </p>
       <Code text={`cat > letter.json <<'END'\n${text}\nEND\ndragoman mail send letter.json`} language="sh" />
       <p class="muted">or, from any other machine:</p>
-      <Code text={`curl ${location.origin}/api/v1/mail -H 'Content-Type: application/json'${withKey()} -d @letter.json`} language="sh" />
+      <Code text={`curl ${new URL("api/v1/mail", location.href)} -H 'Content-Type: application/json'${withKey()} -d @letter.json`} language="sh" />
       <ProblemNote problem={problem} />
       <div class="row">
         <button type="button" class="primary" onClick={() => void send()}>

@@ -177,7 +177,7 @@ function NothingJudged() {
     <div class="teaching">
       <h2>Nothing was judged yet</h2>
       <p class="muted">A result that comes with a score or a success is an evaluation, and anybody may add their own. What was judged draws the lines here, and teaches the routing which model does well.</p>
-      <Code text={`curl ${location.origin}/evaluate -H 'Content-Type: application/json'${withKey()} \\\n  -d '{"task_id": "TASK-1", "agent_id": "BUILDER", "score": 0.9, "success": true}'`} language="sh" />
+      <Code text={`curl ${new URL("evaluate", location.href)} -H 'Content-Type: application/json'${withKey()} \\\n  -d '{"task_id": "TASK-1", "agent_id": "BUILDER", "score": 0.9, "success": true}'`} language="sh" />
     </div>
   );
 }
