@@ -347,7 +347,7 @@ class StoreUnusableError(StoreError):
 
 
 class StorageError(StoreError):
-    """Codes: disk_full, storage_failed, attachments_left. Whether a write happened is not known after
+    """Codes: disk_full, read_only, storage_failed, attachments_left. Whether a write happened is not known after
     ``storage_failed``: ask again with the same idempotency key, or the same message ids."""
 
     code = "storage_failed"

@@ -127,7 +127,7 @@ class Searching:
 
     async def reindex(self) -> None:
         """Build the index anew."""
-        await self._store._write(indexes.forget_everything(self._store.engine))
+        await self._store._write_index(indexes.forget_everything(self._store.engine))
         await self.catch_up()
 
     # --- filling -----------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Searching:
             begun = monotonic()
             while found := await self._pending(wanted, _GENTLY[0]):
                 for pieces in await self._pieces(found, _GENTLY[1]):
-                    if not await self._store._write(indexes.put(self._store.engine, pieces)):
+                    if not await self._store._write_index(indexes.put(self._store.engine, pieces)):
                         return
                     is_quiet = monotonic() - self._stored_at > _QUIET_S
                     await asyncio.sleep((monotonic() - begun) * (_REST if is_quiet else _LONG_REST))
@@ -187,7 +187,7 @@ class Searching:
             wanted = missing[first : first + _SESSIONS_AT_ONCE]
             while found := await self._pending(wanted, _AT_ONCE[0]):
                 for pieces in await self._pieces(found, _AT_ONCE[1]):
-                    await self._store._write(indexes.put(self._store.engine, pieces))
+                    await self._store._write_index(indexes.put(self._store.engine, pieces))
 
     async def _pending(self, wanted: Sequence[tuple[str, int]], most: int) -> list[Pending]:
         """Messages for the index; what there is no way to read is passed over, one at a time."""

@@ -22,6 +22,8 @@ import glob
 import os
 import queue
 import re
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
@@ -97,6 +99,8 @@ class SqliteStore(Store):
     ) -> None:
         super().__init__(blobs, clock)
         self.path = path
+        self._name = str(path)
+        self._copied: tempfile.TemporaryDirectory[str] | None = None  # what is read in place of it
         self.mark = HighWaterMark(path)
         self.durability = "power-safe" if path is not None else "memory"
         self._synchronous = synchronous
@@ -115,8 +119,11 @@ class SqliteStore(Store):
         return super().local_paths if self.path is None else (self.path, *super().local_paths)
 
     async def open(self) -> None:
+        if self.path is not None and _is_read_only(self.path):
+            await asyncio.to_thread(self._copy_to_read, self.path)
         connection = await asyncio.to_thread(self._opened)
-        await asyncio.to_thread(self.mark.shorten)
+        if self._copied is None:
+            await asyncio.to_thread(self.mark.shorten)
         self._writer = _Writer(connection, self._writing, self._lock(), self._connection)
         self._start(self._writer)
         if self.path is None:
@@ -142,8 +149,32 @@ class SqliteStore(Store):
         for thread in threads:
             await asyncio.to_thread(thread.join)
         self.mark.flush()
+        if self._copied is not None:
+            await asyncio.to_thread(self._copied.cleanup)
+
+    def _copy_to_read(self, path: Path) -> None:
+        """Read a copy of a store on media that cannot be written: even reading a log that is there needs a file."""
+        self._copied = tempfile.TemporaryDirectory(prefix="dragoman-", ignore_cleanup_errors=True)
+        self.path = Path(self._copied.name) / path.name
+        try:
+            for end in ("", "-wal"):
+                if (file := path.with_name(path.name + end)).exists():
+                    shutil.copyfile(file, self.path.with_name(self.path.name + end))
+        except OSError as error:
+            self._copied.cleanup()
+            raise StoreUnusableError(f"it cannot be copied to be read ({error})", where=str(path)) from None
 
     async def _write(self, operation: Operation[Result]) -> Result:
+        if self._copied is not None:
+            raise StorageError(
+                "it lies on media that can only be read; nothing was stored",
+                where=self._name,
+                remedy="Copy it to a folder that can be written, with dragoman backup",
+                code="read_only",
+            )
+        return await self._write_index(operation)
+
+    async def _write_index(self, operation: Operation[Result]) -> Result:
         if not self._threads:
             raise self._not_open()
         loop = asyncio.get_running_loop()
@@ -163,7 +194,7 @@ class SqliteStore(Store):
 
     def _may_write_at_once(self) -> bool:
         writer = self._writer
-        if self._crowded or self._asked_now or writer is None or not writer.is_quick:
+        if self._crowded or self._asked_now or writer is None or not writer.is_quick or self._copied is not None:
             return False
         return self._may_wait(asyncio.get_running_loop())
 
@@ -243,7 +274,8 @@ class SqliteStore(Store):
                 try:
                     self._migrate(connection)
                     self._restart_leases(connection)
-                    self.mark.start(lambda: connection.execute(_ENDS).fetchall(), self.clock())
+                    if self._copied is None:
+                        self.mark.start(lambda: connection.execute(_ENDS).fetchall(), self.clock())
                 except apsw.Error as error:
                     raise self._not_opened(error, is_full=_is_full(error, connection)) from None
                 return connection
@@ -428,6 +460,11 @@ def _keep_private(path: Path) -> None:
     beside = [path.with_name(f"{path.name}-lock"), *path.parent.glob(f"{glob.escape(path.name)}.schema-*")]
     logs = (real.with_name(real.name + end) for end in ("-wal", "-shm", "-journal"))
     permissions.restrict(path, *logs, *beside)
+
+
+def _is_read_only(path: Path) -> bool:
+    """Whether a store is there and nothing can be written beside it."""
+    return path.is_file() and not os.access(path.parent, os.W_OK)
 
 
 def _is_ours(file: Path) -> bool:

@@ -135,6 +135,10 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         """Run an operation in a transaction of its own, and return when it is safe."""
         raise NotImplementedError
 
+    async def _write_index(self, operation: Operation[Result]) -> Result:
+        """The same for the index for searching, which says nothing of its own."""
+        return await self._write(operation)
+
     def _may_write_at_once(self) -> bool:
         """Whether an engine may run a statement here and now, without keeping anybody waiting."""
         return False

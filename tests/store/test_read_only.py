@@ -1,0 +1,77 @@
+"""A store on media that can only be read: it can be read, and nothing that is written is lost in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.store import open_store
+from tests.store.talk import said
+
+_READ = """
+import asyncio, os, sys
+from dragoman.errors import StorageError
+from dragoman.store import open_store
+from tests.store.talk import said
+
+async def main(path):
+    async with open_store(f"sqlite:///{path}") as store:
+        print([row.message.content[0].text for row in await store.read("s")])
+        print([hit.seq for hit in await store.search("two")])
+        print(len([line async for line in store.export("s")]) > 3, (await store.verify()).is_sound)
+        for write in (store.append("s", said("three")), store.create_session("other")):
+            try:
+                await write
+            except StorageError as error:
+                print(error.code)
+
+async def warm():
+    async with open_store("memory:") as store:  # imports what a user without rights could not read
+        await store.create_session("s")
+        await store.append("s", said("two"))
+        await store.search("two")
+        [line async for line in store.export("s")]
+        await store.verify()
+
+asyncio.run(warm())
+os.setgid(65534)
+os.setuid(65534)
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def media() -> Iterator[Path]:
+    """A folder that others may look into, which those of pytest are not."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="nobody else can be somebody else")
+def test_a_store_in_a_folder_that_cannot_be_written_is_read_with_its_log(tmp_path: Path, media: Path) -> None:
+    folder = media / "media"
+    asyncio.run(_made(tmp_path / "source", folder))
+    for place in (folder, *folder.rglob("*")):
+        place.chmod(0o555 if place.is_dir() else 0o444)
+    before = sorted(folder.iterdir())
+    command = [sys.executable, "-B", "-c", _READ, str(folder / "store.db")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["['one', 'two']", "[2]", "True True", "read_only", "read_only"], done.stderr
+    assert sorted(folder.iterdir()) == before
+
+
+async def _made(source: Path, folder: Path) -> None:
+    async with open_store(f"sqlite:///{source / 'store.db'}") as store:
+        await store.create_session("s")
+        await store.append("s", [said("one"), said("two")])
+        folder.mkdir()
+        for end in ("", "-wal", "-mark"):  # as a machine that was switched off leaves it
+            (folder / f"store.db{end}").write_bytes((source / f"store.db{end}").read_bytes())
