@@ -542,3 +542,20 @@ async def write(path, session_id):
 
 asyncio.run(write(*sys.argv[1:]))
 """
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the locks of a process are read from /proc")
+async def test_a_second_store_of_the_same_file_leaves_the_locks_of_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "chats.db"
+
+    def locks() -> list[str]:
+        number = f":{path.stat().st_ino} "
+        return [line for line in Path("/proc/locks").read_text().splitlines() if number in line]
+
+    async with open_store(f"sqlite:///{path}") as first:
+        await first.create_session("s1")
+        held = locks()
+        assert held
+        async with open_store(f"sqlite:///{path}"):
+            assert len(locks()) >= len(held)
+        assert len(locks()) >= len(held)

@@ -54,7 +54,6 @@ except ImportError:  # not a POSIX system: SQLite's own waiting has to do
 _APPLICATION_ID: Final = 0x44524147  # "DRAG"
 _OLDEST: Final = (3, 51, 3)  # before it, two connections that write and checkpoint at once may corrupt the file
 _ENDS: Final = "SELECT id, last_seq FROM sessions"
-_HEAD: Final = 72  # bytes at the beginning of a file, of which the last four are the application id
 _MIGRATED: Final = re.compile(r"\.schema-\d+")
 _PAGE_SIZE: Final = 2048  # a message seldom fills a whole number of pages: with small ones, little stays empty
 _LONG_S: Final = 60  # that a program may keep the database locked
@@ -286,11 +285,11 @@ class SqliteStore(Store):
 
     def _check_file(self, path: Path) -> None:
         """Whether it may be ours, before anything is written beside it."""
-        if not path.exists():
-            return
-        with path.open("rb") as file:
-            if file.read(16) not in (b"", b"SQLite format 3\0"):
+        try:
+            if path.exists() and _application_id(path) is None:
                 raise StoreUnusableError("it is not a SQLite file", where=self._where, code="not_a_store")
+        except apsw.Error as error:
+            raise self._not_opened(error, is_full=False) from None
 
     def _connection(self) -> apsw.Connection:
         try:
@@ -470,11 +469,26 @@ def _is_read_only(path: Path) -> bool:
 def _is_ours(file: Path) -> bool:
     """Whether a file is a store, by what stands at its beginning."""
     try:
-        with file.open("rb") as opened:
-            head = opened.read(_HEAD)
-    except OSError:
+        return _application_id(file) == _APPLICATION_ID
+    except apsw.Error:
         return False
-    return head.startswith(b"SQLite format 3\0") and head[_HEAD - 4 :] == _APPLICATION_ID.to_bytes(4)
+
+
+def _application_id(file: Path) -> int | None:
+    """Return the application id in the header of a SQLite file, or none if the file is something else.
+
+    SQLite itself reads the header: a descriptor of our own would, when it is closed, release the locks of every
+    connection that this process has to the same file (POSIX). An immutable file is not locked, and nothing is made
+    beside it.
+    """
+    address = f"{file.absolute().as_uri()}?immutable=1"
+    connection = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+    try:
+        return cast(int, connection.pragma("application_id"))
+    except apsw.NotADBError:
+        return None
+    finally:
+        connection.close()
 
 
 def _file_system(folder: Path) -> str:
