@@ -9,6 +9,9 @@ import struct
 import zlib
 from typing import Any
 
+import pytest
+
+from dragoman.server import peer, principal
 from tests.strict import call, say, think
 from tests.web.conftest import Visitor
 from tests.web.ground import README, Site
@@ -63,6 +66,17 @@ async def test_the_first_message_is_answered_as_it_arrives_with_a_receipt(visito
     await visitor.find(".thinking summary").click()
     assert await visitor.find(".thinking .prose").inner_text() == "It is short."
     assert await visitor.find(".thread.current .title").inner_text() == "What is this?"
+
+
+async def test_another_user_of_the_machine_opens_the_page_with_the_token(
+    visitor: Visitor, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (peer, principal):  # with tools on, as here, everybody then needs the token
+        monkeypatch.setattr(module, "can_find_users", lambda: False)
+    site.fakes["anthropic"].say("Welcome.")
+    await visitor.open(f"?token={site.doors.token.text}#/")
+    await visitor.answered("May I?", "Welcome.")
+    assert "token" not in visitor.page.url
 
 
 async def test_code_is_copied(visitor: Visitor, site: Site) -> None:

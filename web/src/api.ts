@@ -45,7 +45,7 @@ export async function call(path: string, init: RequestInit = {}, base = BASE): P
   if (key) headers.set("Authorization", `Bearer ${key}`);
   let answer: Response;
   try {
-    answer = await fetch(base + path, { ...init, headers, credentials: "omit" });
+    answer = await fetch(base + path, { ...init, headers, credentials: "same-origin" });
   } catch (error) {
     if (init.signal?.aborted) throw error;
     throw new ApiError(0, "unreachable", "The server does not answer", null);
