@@ -220,6 +220,40 @@ def test_a_format_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
         convert(tmp_path / "in.jsonl", tmp_path / "out.jsonl", to="nonsense")
 
 
+def test_convert_warns_about_broken_rules_and_writes_the_messages_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = {"messages": [{"role": "user", "content": "Hi"}, {"role": "tool", "tool_call_id": "x", "content": "late"}]}
+    source = jsonl(tmp_path / "in.jsonl", asked)
+    assert convert(source, tmp_path / "out.jsonl", source_format="openai_chat", to="openai_chat") == 0
+    assert lines_of(tmp_path / "out.jsonl") == [asked]
+    assert "warning: result-has-call is broken 1 ×" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["openai_chat", None])
+def test_convert_skips_records_that_cannot_be_read_if_asked_and_names_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str | None
+) -> None:
+    good = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
+    source = jsonl(tmp_path / "in.jsonl", good, {"messages": [{"role": "nobody"}]}, good)
+    with source.open("ab") as file:
+        file.write(b'\xff\n{"messages": [\n' + json.dumps(good).encode() + b"\n")
+    with pytest.raises(InputError, match="line 2"):
+        convert(source, tmp_path / "out.jsonl", source_format="openai_chat", to="anthropic")
+    assert convert(source, tmp_path / "out.jsonl", source_format=name, to="anthropic", skip_invalid=True) == 1
+    assert len(lines_of(tmp_path / "out.jsonl")) == 3
+    told = capsys.readouterr().err
+    assert all(f"in.jsonl, line {number}" in told for number in (2, 4, 5))
+
+
+def test_convert_skips_one_bad_message_of_a_session_and_keeps_the_others(tmp_path: Path) -> None:
+    lines = [encode(message) for message in example_conversation()]
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b"\n".join([*lines[:1], lines[1].replace(b'"content":[', b'"content":[5,', 1), *lines[2:], b""]))
+    assert convert(source, tmp_path / "out.jsonl", skip_invalid=True) == 1
+    assert (tmp_path / "out.jsonl").read_bytes().splitlines() == [lines[0], *lines[2:]]
+
+
 @pytest.mark.parametrize(
     "value",
     [

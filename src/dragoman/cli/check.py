@@ -27,13 +27,12 @@ from dragoman.cli.store_option import JsonOption
 from dragoman.cli.terminal import console, counted, print_json, safe_line
 from dragoman.converting import Conversation, Source, Target
 from dragoman.converting.targets import DocumentStream
+from dragoman.converting.work import ORIGIN, breaches_of
 from dragoman.errors import InputError
 from dragoman.exchange import Loss, Request
 from dragoman.formats import CANONICAL
 from dragoman.rules import RULES
 
-# Which model was asked, why and for how much: only the canonical format has places for that.
-_ORIGIN: Final = ("assistant-names-model", "assistant-has-routing", "assistant-has-usage")
 _INDEX: Final = re.compile(r"\$\[(\d+)\](.*)", re.DOTALL)
 
 
@@ -207,17 +206,16 @@ def _stream(out: IO[bytes] | None, source: Source, to: Target | None) -> Iterato
 
 
 def _breaches(source: Source, conversation: Conversation, request: Request) -> Iterator[Finding]:
-    for breach in dragoman.check(request.messages):
-        if source.format == CANONICAL or breach.rule not in _ORIGIN:
-            number, where = _place(source, conversation, breach.where)
-            yield Finding(_named(source, number), where, breach.rule, breach.message_id, breach.what)
+    for breach in breaches_of(source.format, request):
+        number, where = _place(source, conversation, breach.where)
+        yield Finding(_named(source, number), where, breach.rule, breach.message_id, breach.what)
 
 
 def _mended(source: Source, conversation: Conversation, request: Request, report: _Report) -> bytes:
     """The text of a conversation that breaks no rule: what it was, if it breaks none."""
     repaired = dragoman.repair(request.messages)
     numbers = {message.id: f"$[{index}]" for index, message in enumerate(request.messages)}
-    done = [one for one in repaired.actions if source.format == CANONICAL or one.rule not in _ORIGIN]
+    done = [one for one in repaired.actions if source.format == CANONICAL or one.rule not in ORIGIN]
     if not done:
         report.written += len(request.messages)
         return b"".join(b" ".join(piece.data.splitlines()) + b"\n" for piece in conversation)

@@ -60,6 +60,7 @@ class _Asked(msgspec.Struct):
     is_strict: bool
     processes: int | None
     max_line_mb: int
+    skips: bool
     losses: IO[bytes] | None
 
 
@@ -72,11 +73,14 @@ def convert(
     to: str | None = None,
     losses: Path | None = None,
     strict: Annotated[bool, Parameter(name="--strict", negative=(), show_default=False)] = False,
+    skip_invalid: Annotated[bool, Parameter(name="--skip-invalid", negative=(), show_default=False)] = False,
     processes: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
     max_line_mb: MaxLineOption = converting.MAX_LINE_MB,
     json: JsonOption = False,
 ) -> int:
     """Write conversations in another format.
+
+    Messages that break a rule are written as they are, and the broken rules are counted on the standard error.
 
     Parameters
     ----------
@@ -90,6 +94,8 @@ def convert(
         Write everything that is lost to this file, one a line.
     strict
         Refuse to lose anything.
+    skip_invalid
+        Leave out lines or items that cannot be read, and name each on the standard error. Exit code 1 if there are any.
     processes
         How many processes work on a long file; as many as there are cores unless given.
     """
@@ -100,7 +106,7 @@ def convert(
     done: list[_Converted] = []
     failed: list[str] = []
     with _opened_losses(losses) as kept:
-        asked = _Asked(source_format, wanted, strict, processes, max_line_mb, kept)
+        asked = _Asked(source_format, wanted, strict, processes, max_line_mb, skip_invalid, kept)
         for one, other in pairs:
             try:
                 done.append(_convert_file(one, other, asked))
@@ -109,7 +115,7 @@ def convert(
                     raise
                 failed.append(f"{error} [{error.code}]")
     _tell(done, failed, json=json)
-    return 1 if failed else 0
+    return 1 if failed or any(one.summary.skipped for one in done) else 0
 
 
 @contextlib.contextmanager
@@ -159,7 +165,7 @@ def _convert_file(source: Path, target: Path, asked: _Asked) -> _Converted:
             raise InputError(f"cannot be written ({error.strerror})", where=str(target)) from None
     with (
         progress(f"converting {safe_line(source.name)}") as shown,
-        converting.opened(source, asked.source_format, max_line_mb=asked.max_line_mb) as given,
+        converting.opened(source, asked.source_format, max_line_mb=asked.max_line_mb, skips=asked.skips) as given,
         Target(target).opened() as out,
         document_or_lines(out, target, asked.to) as stream,
     ):
@@ -169,6 +175,7 @@ def _convert_file(source: Path, target: Path, asked: _Asked) -> _Converted:
             asked.to,
             losses_to=asked.losses,
             is_strict=asked.is_strict,
+            skips=asked.skips,
             processes=asked.processes,
             progress=lambda read, total: shown(read, total or 0),
             title=target.stem if str(target) != "-" else given.name,
@@ -202,8 +209,21 @@ def _tell(done: list[_Converted], failed: list[str], *, json: bool) -> None:
         what = f"wrote {', '.join((*counts, size(one.summary.bytes)))}, to {where} as {one.to}"
         told.print(safe_line(what), markup=False, soft_wrap=True)
         tell_losses(told, one.summary)
+        _tell_breaches(told, one)
     for line in failed:
         sys.stderr.write(f"dragoman: {safe_line(line)}\n")
+
+
+def _tell_breaches(told: Console, one: _Converted) -> None:
+    """Which records were left out, and which rules are broken."""
+    for what in one.summary.skipped[:_SHOWN]:
+        told.print(safe_line(f"skipped {what}"), markup=False, soft_wrap=True)
+    if len(one.summary.skipped) > _SHOWN:
+        told.print(f"and {len(one.summary.skipped) - _SHOWN} more skipped; --json lists all of them")
+    for breach in one.summary.breaches:
+        told.print(safe_line(f"warning: {breach.rule} is broken {breach.count:,} ×"), markup=False, soft_wrap=True)
+    if one.summary.breaches:
+        told.print(safe_line(f"dragoman check {one.file} names each place"), markup=False, soft_wrap=True)
 
 
 def tell_losses(told: Console, summary: Summary) -> None:

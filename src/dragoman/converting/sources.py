@@ -63,12 +63,17 @@ class Source(msgspec.Struct):
 
 
 @contextlib.contextmanager
-def opened(path: Path, given: str | None = None, *, max_line_mb: int = MAX_LINE_MB) -> Iterator[Source]:
-    """A file, or the standard input for ``-``, ready to be read. Its format is found out unless it is given."""
+def opened(
+    path: Path, given: str | None = None, *, max_line_mb: int = MAX_LINE_MB, skips: bool = False
+) -> Iterator[Source]:
+    """A file, or the standard input for ``-``, ready to be read. Its format is found out unless it is given.
+
+    ``skips``: lines that cannot be read are not looked at to find it out.
+    """
     name = "standard input" if str(path) == "-" else str(path)
     with _bytes_of(path, name) as (stream, size, told):
         try:
-            yield _source(_Lines(stream, name, max_line_mb), name, given, size, told)
+            yield _source(_Lines(stream, name, max_line_mb), name, given, size, told, skips=skips)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(f"the compressed file is not whole ({error})", where=name) from None
 
@@ -154,7 +159,9 @@ def _too_long(where: str, what: str, limit_mb: int) -> InputError:
 # --- what it is ------------------------------------------------------------------------------------------------------
 
 
-def _source(lines: _Lines, name: str, given: str | None, size: int | None, told: Callable[[], int]) -> Source:
+def _source(
+    lines: _Lines, name: str, given: str | None, size: int | None, told: Callable[[], int], *, skips: bool = False
+) -> Source:
     given = None if given is None else known(given)
     sample = _sample(lines)
     if not sample:
@@ -169,7 +176,8 @@ def _source(lines: _Lines, name: str, given: str | None, size: int | None, told:
     if document is not None:
         return _of_document(document, name, given, size, told)
     lines.put_back(sample)
-    values = [_read(piece, name) for piece in (sample if given is None else sample[:1])]
+    seen = [piece for piece in sample if _is_json(piece.data)] if skips else sample
+    values = [_read(piece, name) for piece in ((seen or sample) if given is None else (seen or sample)[:1])]
     found = _found(values, given, name, sample[0])
     source = Source(name, found.format, found.by_message, found.why, "line", size, iter(()), told)
     source.conversations = _grouped(lines, found)

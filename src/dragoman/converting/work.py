@@ -24,8 +24,11 @@ from dragoman.exchange import Loss, Request
 from dragoman.formats.reading import PieceError
 from dragoman.formats.writing import Text
 from dragoman.ids import ulid
+from dragoman.rules import Breach, check
 
 Progress = Callable[[int, int | None], None]
+# Which model was asked, why and for how much: only the canonical format has places for that.
+ORIGIN: Final = ("assistant-names-model", "assistant-has-routing", "assistant-has-usage")
 _BATCH_BYTES: Final = 512 * 1024
 _SHORT_BATCHES: Final = 16  # a file of fewer is done before other processes have begun; so many are under way
 
@@ -38,6 +41,13 @@ class LossCount(msgspec.Struct, frozen=True):
     count: int
 
 
+class BreachCount(msgspec.Struct, frozen=True):
+    """How often a rule is broken."""
+
+    rule: str
+    count: int
+
+
 class Summary(msgspec.Struct):
     """What was done."""
 
@@ -45,6 +55,16 @@ class Summary(msgspec.Struct):
     messages: int = 0
     bytes: int = 0
     losses: list[LossCount] = []
+    breaches: list[BreachCount] = []
+    skipped: list[str] = []  # what is wrong with each record that was left out, and where
+
+
+class RecordError(InputError):
+    """A record that cannot be read. ``number`` is that of its line or item."""
+
+    def __init__(self, error: PieceError, where: str) -> None:
+        super().__init__(error.what, where=where, code=error.code)
+        self.number = error.number
 
 
 class _Job(msgspec.Struct):
@@ -55,6 +75,7 @@ class _Job(msgspec.Struct):
     to: str
     is_strict: bool
     wants_losses: bool
+    skips: bool
     batch: list[Conversation]
 
 
@@ -64,6 +85,8 @@ class _Done(msgspec.Struct):
     messages: int
     losses: Counter[tuple[str, str]]
     told: bytes  # every loss, a line each
+    breaches: Counter[str]
+    skipped: list[str]
 
 
 def convert(
@@ -73,18 +96,24 @@ def convert(
     *,
     losses_to: IO[bytes] | None = None,
     is_strict: bool = False,
+    skips: bool = False,
     processes: int | None = None,
     progress: Progress | None = None,
     title: str = "",
 ) -> Summary:
-    """Write every conversation of a source in another format. ``is_strict``: a loss is an error."""
-    summary, lost = Summary(), Counter[tuple[str, str]]()
+    """Write every conversation of a source in another format.
+
+    ``is_strict``: a loss is an error. ``skips``: a record that cannot be read is left out, and named in the summary.
+    """
+    summary, lost, broken = Summary(), Counter[tuple[str, str]](), Counter[str]()
     summary.bytes += out.write(formats.begin(to, title or source.name))
-    for done in _worked(_jobs(source, to, is_strict=is_strict, wants_losses=losses_to is not None), processes):
+    for done in _worked(_jobs(source, to, (is_strict, losses_to is not None, skips)), processes):
         summary.bytes += out.write(done.data)
         summary.conversations += done.conversations
         summary.messages += done.messages
         lost.update(done.losses)
+        broken.update(done.breaches)
+        summary.skipped += done.skipped
         if losses_to is not None:
             losses_to.write(done.told)
         if progress is not None:
@@ -92,13 +121,14 @@ def convert(
     summary.bytes += out.write(formats.end(to))
     if source.entries:
         lost["entry", "trace entries of an export are none of its messages"] += source.entries
+    summary.breaches = [BreachCount(rule, count) for rule, count in broken.most_common()]
     summary.losses = [LossCount(what, reason, count) for (what, reason), count in lost.most_common()]
     return summary
 
 
-def _jobs(source: Source, to: str, *, is_strict: bool, wants_losses: bool) -> Iterator[_Job]:
+def _jobs(source: Source, to: str, wanted: tuple[bool, bool, bool]) -> Iterator[_Job]:
     def job(batch: list[Conversation]) -> _Job:
-        return _Job(source.name, source.unit, source.format, source.by_message, to, is_strict, wants_losses, batch)
+        return _Job(source.name, source.unit, source.format, source.by_message, to, *wanted, batch)
 
     batch: list[Conversation] = []
     length = 0
@@ -144,8 +174,13 @@ def _work(job: _Job) -> _Done:
     texts, messages = [], 0
     lost: Counter[tuple[str, str]] = Counter()
     told: list[bytes] = []
+    breaches: Counter[str] = Counter()
+    skipped: list[str] = []
     for conversation in job.batch:
-        request = read_conversation(job.format, conversation, job.source, job.unit, by_message=job.by_message)
+        request = _read(job, conversation, skipped)
+        if request is None:
+            continue
+        breaches.update(breach.rule for breach in breaches_of(job.format, request))
         text = _written(job, request, conversation[0].number)
         texts.append(text.data)
         messages += len(request.messages)
@@ -153,7 +188,27 @@ def _work(job: _Job) -> _Done:
             lost.update((loss.block_type, loss.reason) for loss in text.losses)
             if job.wants_losses:
                 told.extend(_told(loss, job, conversation[0].number) for loss in text.losses)
-    return _Done(b"".join(texts), len(job.batch), messages, lost, b"".join(told))
+    return _Done(b"".join(texts), len(texts), messages, lost, b"".join(told), breaches, skipped)
+
+
+def _read(job: _Job, conversation: Conversation, skipped: list[str]) -> Request | None:
+    """A conversation without the records that cannot be read, if these may be skipped; nothing if none is left."""
+    while conversation:
+        try:
+            return read_conversation(job.format, conversation, job.source, job.unit, by_message=job.by_message)
+        except RecordError as error:
+            if not job.skips:
+                raise
+            skipped.append(str(error))
+            conversation = tuple(piece for piece in conversation if job.by_message and piece.number != error.number)
+    return None
+
+
+def breaches_of(name: str, request: Request) -> Iterator[Breach]:
+    """What breaks a rule in a conversation. What its format has no place for is not held against it."""
+    for breach in check(request.messages):
+        if name == formats.CANONICAL or breach.rule not in ORIGIN:
+            yield breach
 
 
 def read_conversation(name: str, conversation: Conversation, source: str, unit: str, *, by_message: bool) -> Request:
@@ -163,7 +218,7 @@ def read_conversation(name: str, conversation: Conversation, source: str, unit: 
         return formats.read(name, conversation, session_id, by_message=by_message)
     except PieceError as error:
         where = source if unit == "document" else f"{source}, {unit} {error.number}"
-        raise InputError(error.what, where=where, code=error.code) from None
+        raise RecordError(error, where) from None
 
 
 def session_for(conversation: Conversation) -> str:
