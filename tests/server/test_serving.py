@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
@@ -216,3 +217,23 @@ def test_attachments_lie_beside_a_file_and_are_named_for_a_server() -> None:
 )
 def test_keys_are_demanded_wherever_others_can_come_from(given: dict[str, Any], demands: bool) -> None:
     assert ServeOptions(store="memory:", **given).demands_keys is demands
+
+
+def test_the_first_run_imports_no_library(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, sys\n"
+        "from dragoman.server.options import ServeOptions\n"
+        "from dragoman.server.serving import opened_doors\n"
+        "async def main():\n"
+        "    async with opened_doors(ServeOptions(store=f'sqlite:///{sys.argv[1]}/chats.db', port=0)) as doors:\n"
+        "        loaded = set(sys.modules)\n"
+        "        await doors.store.create_session('s1')\n"
+        "        doors.agent.priced(doors.agent.model_named('sonnet'), TokenUsage(input_tokens=1, output_tokens=1), doors.store.clock(), 1)\n"
+        "        doors.agent.policy()\n"
+        "        print(sorted(name for name in set(sys.modules) - loaded if not name.startswith('dragoman')))\n"
+        "from dragoman.message import TokenUsage\n"
+        "asyncio.run(main())\n"
+    )
+    call = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True)
+    assert not {name.partition(".")[0] for name in ast.literal_eval(done.stdout)} - {"_zoneinfo", "zoneinfo"}
