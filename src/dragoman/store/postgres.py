@@ -270,6 +270,8 @@ def _translated(error: BaseException) -> BaseException:
             return StorageError("others wrote the same at every attempt; nothing was stored")
         case asyncpg.DataError():
             return FormatError(f"it cannot be stored ({error})")
+        case UnicodeEncodeError():
+            return FormatError(f"a lone surrogate at character {error.start} of a text")
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
             return DamagedError(f"the database is damaged ({error})")
         case asyncpg.InsufficientResourcesError() | asyncpg.ReadOnlySQLTransactionError():
