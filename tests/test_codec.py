@@ -393,12 +393,13 @@ def test_no_text_makes_decode_fail_in_any_other_way(data: st.DataObject) -> None
     "make",
     [
         lambda: TextBlock("\ud800"),
+        lambda: ImageSource("base64", "\ud800"),
         lambda: ToolUseBlock("tu_1", "f", {"a": ["\ud800"]}),
         lambda: ToolUseBlock("tu_1", "f", {"\udc00": 1}),
         lambda: MessageMetadata(run_id="\ud800"),
         lambda: HELLO.replace(id="\ud800"),
     ],
-    ids=["text", "value", "key", "metadata", "id"],
+    ids=["text", "source", "value", "key", "metadata", "id"],
 )
 def test_a_lone_surrogate_cannot_be_made(make: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match="lone surrogate"):

@@ -74,7 +74,7 @@ class Block(Value, metaclass=MadeByHand, frozen=True):
             check_plain(raw, "provider_raw")
 
 
-class ImageSource(Value, frozen=True):
+class ImageSource(Value, metaclass=MadeByHand, frozen=True):
     """Where the bytes of an image, document, audio or video are."""
 
     kind: Literal["base64", "url", "file_ref"]  # how to read data

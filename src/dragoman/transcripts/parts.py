@@ -189,8 +189,10 @@ def settled(message: Message, written: Any, wire: Any, name: str) -> Message:
 
 
 def with_notes(message: Message, notes: ProviderRaw | None) -> Message:
-    """The message, with these notes in place of those it has."""
-    metadata = msgspec.structs.replace(message.metadata, provider_raw=notes)  # notes have been looked at
+    """The message, with these notes in place of those it has. Notes that JSON cannot express raise a ``ValueError``."""
+    if notes is not None:
+        check_plain(notes, "provider_raw")
+    metadata = msgspec.structs.replace(message.metadata, provider_raw=notes)
     return msgspec.structs.replace(message, metadata=metadata)
 
 
