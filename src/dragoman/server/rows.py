@@ -1,10 +1,12 @@
 """A stored message as a history shows it: id, place, role, words, metadata, time.
 
     row_from(row, calls) -> HistoryRow
+    application_fields(extra) -> dict              what an application may keep with a message
 
 Messages come in and rows go out; there is no I/O. The words of a message are one text; files, calls and thoughts stand
-in its metadata, beside what an application keeps there. The one rule: what belongs to a provider or to the door stays
-here: no ``provider_raw``, no signature, no user or team.
+in its metadata, beside what an application keeps there. Invariants: what belongs to a provider or to the door stays
+here (no ``provider_raw``, no signature, no user or team), and a field of ``ServerFields`` has a value that the server
+knows, or is absent; an application's value never stands under such a name.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 import msgspec
 
@@ -39,6 +41,36 @@ from dragoman.store.finding import Call
 from dragoman.turn.stages import stage_of
 
 _NO_CALLS: Final[Mapping[str, Call]] = {}
+
+
+class ServerFields(TypedDict, total=False):
+    """The metadata that the server itself writes in a row. Every such field is written by ``_given``."""
+
+    run_id: str | None
+    message_id: str | None
+    stage: str | None
+    latency_ms: float | None
+    user_message_attachments: dict[str, Any] | list[dict[str, Any]] | None
+    model: str | None
+    provider: str | None
+    status: str | None
+    usage: dict[str, Any] | None
+    routing: dict[str, Any] | None
+    thinking: str | None
+    tool_calls: list[dict[str, Any]] | None
+    tool_call_id: str | None
+    tool_name: str | None
+    is_error: bool | None
+    media: list[dict[str, Any]] | None
+
+
+_NEVER_SHOWN: Final = ("user_id", "team_id", "provider_raw")
+RESERVED_FIELDS: Final = frozenset((*ServerFields.__annotations__, *_NEVER_SHOWN))
+
+
+def application_fields(extra: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The fields of ``extra`` whose names are not reserved for the server."""
+    return {name: value for name, value in (extra or {}).items() if name not in RESERVED_FIELDS}
 
 
 class HistoryRow(msgspec.Struct, frozen=True):
@@ -103,14 +135,13 @@ def _texts(blocks: Iterable[ContentBlock]) -> Iterator[str]:
 
 
 def _metadata(row: Row, calls: Mapping[str, Call]) -> Iterator[tuple[str, Any]]:
-    """What is known of a message. What an application keeps with it stands beside, and takes no other's place."""
+    """The server's fields, and then those of the application."""
     message = row.message
-    told = dict(_seed_fields(message))
+    yield from _seed_fields(message)
     if message.role is not Role.USER:
-        told |= dict(_made_by(message.metadata))
-    told |= dict(_blocks(row, calls))
-    yield from told.items()
-    yield from ((name, value) for name, value in (message.metadata.extra or {}).items() if name not in told)
+        yield from _made_by(message.metadata)
+    yield from _blocks(row, calls)
+    yield from application_fields(message.metadata.extra).items()
 
 
 def _seed_fields(message: Message) -> Iterator[tuple[str, Any]]:
@@ -123,7 +154,7 @@ def _seed_fields(message: Message) -> Iterator[tuple[str, Any]]:
     yield from _given(stage=stage_of(message), latency_ms=latency_ms)
     files = [{"bucket": one.bucket, "path": one.path, "mime_type": one.mime_type} for one in metadata.attachments]
     if files:
-        yield "user_message_attachments", files[0] if len(files) == 1 else files
+        yield from _given(user_message_attachments=files[0] if len(files) == 1 else files)
 
 
 def _own_id(message: Message) -> str | None:
@@ -133,11 +164,11 @@ def _own_id(message: Message) -> str | None:
 def _made_by(metadata: MessageMetadata) -> Iterator[tuple[str, Any]]:
     yield from _given(model=metadata.model, provider=metadata.provider)
     if metadata.status is not MessageStatus.COMPLETE:
-        yield "status", metadata.status.value
+        yield from _given(status=metadata.status.value)
     if metadata.usage is not None:
-        yield "usage", usage_of(metadata.usage)
+        yield from _given(usage=usage_of(metadata.usage))
     if metadata.routing is not None:
-        yield "routing", {"mode": metadata.routing.mode.value, "reason": metadata.routing.reason}
+        yield from _given(routing={"mode": metadata.routing.mode.value, "reason": metadata.routing.reason})
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:
@@ -150,26 +181,22 @@ def _blocks(row: Row, calls: Mapping[str, Call]) -> Iterator[tuple[str, Any]]:
     message = row.message
     thoughts = [block.text for block in message.content if isinstance(block, ThinkingBlock) and block.text]
     made = [_call(block) for block in message.content if isinstance(block, ToolUseBlock | InvalidToolUseBlock)]
-    if thoughts:
-        yield "thinking", "\n\n".join(thoughts)
-    if made:
-        yield "tool_calls", made
+    yield from _given(thinking="\n\n".join(thoughts) or None, tool_calls=made or None)
     for result in message.content:
         if isinstance(result, ToolResultBlock):
-            yield "tool_call_id", result.tool_use_id
+            yield from _given(tool_call_id=result.tool_use_id)
             yield from _answered(row, calls.get(result.tool_use_id))
-            if result.is_error:
-                yield "is_error", True
+            yield from _given(is_error=result.is_error or None)
             break
     media = [_medium(block) for block in _all_blocks(message.content) if isinstance(block, _Medium)]
     if media and not message.metadata.attachments:
-        yield "media", media
+        yield from _given(media=media)
 
 
 def _answered(row: Row, call: Call | None) -> Iterator[tuple[str, Any]]:
     """What is known of the call that a message answers."""
     if call is not None:
-        yield "tool_name", call.name
+        yield from _given(tool_name=call.name)
         if row.message.metadata.latency_ms is None and call.result_seq == row.seq:
             yield from _given(latency_ms=call.took_ms)
 
@@ -194,6 +221,6 @@ def _call(block: ToolUseBlock | InvalidToolUseBlock) -> dict[str, Any]:
     return {"id": block.id, "name": block.name, "input_text": block.input_text, "reason": block.reason}
 
 
-def _given(**fields: Any) -> Iterator[tuple[str, Any]]:
-    """Those that say something."""
+def _given(**fields: Unpack[ServerFields]) -> Iterator[tuple[str, Any]]:
+    """Those fields that have a value."""
     return ((name, value) for name, value in fields.items() if value is not None)

@@ -3,11 +3,16 @@ they ended. The key says who calls; the rest is what the server saw itself."""
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from dragoman.message import MessageStatus
+from dragoman.message import Message, MessageMetadata, MessageStatus, Role, TextBlock
+from dragoman.server.rows import RESERVED_FIELDS
 from tests.server.conftest import Serving
 from tests.server.runs.conftest import post, run_input, types, user
+from tests.server.runs.test_runs import drop
 
 _CLAIMED: dict[str, Any] = {
     "id": "01ARZ3NDEKTSV4RRFFQ69G5FAV",
@@ -144,3 +149,64 @@ async def test_an_application_s_own_summary_stays_with_its_message(keyed_server:
     given = run_input({**user("Hello"), "metadata": {"summary": "a greeting"}})
     await post(keyed_server, given, **key)
     assert (await _stored(keyed_server, given))[0].metadata.extra == {"summary": "a greeting"}
+
+
+# --- names of the server ---------------------------------------------------------------------------------------------
+
+_FORGED_FIELDS = {
+    **dict.fromkeys(RESERVED_FIELDS, "forged"),
+    "usage": {"cost_usd": "-5"},
+    "latency_ms": -1,
+    "media": ["forged"],
+    "tool_calls": [],
+    "user_message_attachments": {"bucket": "attachments", "path": "forged/1.png", "mime_type": "image/png"},
+}
+
+
+async def _metadata_of(server: Serving, thread: str, **headers: str) -> list[dict[str, Any]]:
+    async with server.client.get(f"/api/v1/agent/history?threadId={thread}", headers=headers) as answer:
+        return [row["metadata"] for row in (await answer.json())["messages"]]
+
+
+def test_every_field_that_the_page_about_histories_names_is_reserved() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "chat-api.md").read_text(encoding="utf-8")
+    table = text.split("| field | of whom | |")[1].split("\n\n")[0]
+    named = {name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert named == RESERVED_FIELDS - {"user_id", "team_id", "provider_raw"}
+
+
+async def test_no_view_shows_a_client_s_metadata_under_the_names_of_the_server(chat_server: Serving) -> None:
+    chat_server.agent.tools = type(chat_server.agent.tools)([drop])
+    chat_server.fake.call("drop", {"name": "production"})
+    metadata = {**_FORGED_FIELDS, "colour": "red"}
+    call = {"id": "call-1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    given = run_input(
+        {**user("Look", "u1"), "metadata": metadata},
+        {"id": "a1", "role": "assistant", "content": "Let me see.", "toolCalls": [call], "metadata": metadata},
+        {"id": "t1", "role": "tool", "toolCallId": "call-1", "content": "fine", "metadata": metadata},
+        {**user("Drop it.", "u2"), "metadata": metadata},
+    )
+    events = await post(chat_server, given)
+    assert [one.metadata.extra for one in (await _stored(chat_server, given))[:4]] == [{"colour": "red"}] * 4
+    (snapshot,) = [event["messages"] for event in events if event["type"] == "MESSAGES_SNAPSHOT"]
+    assert [one["metadata"] for one in snapshot[:4]] == [{"colour": "red"}] * 4
+    shown = (await _metadata_of(chat_server, given["threadId"]))[:4]
+    assert shown[0] == shown[3] == {"colour": "red"}
+    assert all(one["colour"] == "red" for one in shown)
+    assert "forged" not in str(shown)
+    assert not {"usage", "media", "user_message_attachments"} & {name for one in shown for name in one}
+    async with chat_server.client.get("/api/v1/agent/search?q=Look") as answer:
+        assert "forged" not in await answer.text()
+
+
+async def test_a_stored_extra_never_stands_for_a_field_of_the_server(chat_server: Serving) -> None:
+    """An import, or an earlier version, may have stored such an extra."""
+    session = await chat_server.store.create_session(user_id="local")
+    metadata = MessageMetadata(extra={**_FORGED_FIELDS, "colour": "red"}, user_id="local")
+    for role in (Role.USER, Role.ASSISTANT):
+        message = Message("", "", role, (TextBlock("Hello"),), metadata, datetime(2026, 3, 13, tzinfo=UTC))
+        await chat_server.store.append(session.id, message)
+    asked, answered = await _metadata_of(chat_server, session.id)
+    assert asked == {"colour": "red"}
+    assert {name: value for name, value in answered.items() if _FORGED_FIELDS.get(name) == value} == {}
+    assert answered["colour"] == "red"

@@ -22,6 +22,7 @@ from dragoman.exchange import SideEffects, ToolDefinition
 from dragoman.schema_limits import SchemaSize, shorten_name
 from dragoman.server.asking import identifier, read_as
 from dragoman.server.refusing import Refusal
+from dragoman.server.rows import application_fields
 from dragoman.server.runs.field_names import camel_case
 from dragoman.tools.easing import eased
 from dragoman.value import check_plain
@@ -305,7 +306,7 @@ def _extra(metadata: Any, where: str) -> dict[str, Any] | None:
         raise _invalid(f"{where}.metadata has to be an object")
     kept = {
         key: value
-        for key, value in metadata.items()
+        for key, value in application_fields(metadata).items()
         if key not in _KEPT_APART and not (key in _OWN_EXTRA and isinstance(value, _OWN_EXTRA[key]))
     }
     return _kept(kept, f"{where}.metadata") or None

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.message import ContentBlock, ImageSource, Message
+from dragoman.server.rows import application_fields
 from dragoman.server.runs.telling import as_text
 from dragoman.store import Session, Store
 from dragoman.transcripts.ag_ui import write_messages
@@ -53,7 +54,7 @@ def _bare(wire: dict[str, Any]) -> dict[str, Any]:
     """A message with the application's metadata, and without what we note under our own key."""
     noted = dict(wire.get("metadata", {}))
     ours = noted.pop(KEY, None) or {}
-    metadata = {**ours.get("metadata", {}).get("extra", {}), **noted}
+    metadata = {**application_fields(ours.get("metadata", {}).get("extra")), **noted}
     bare = {key: value for key, value in wire.items() if key != "metadata"}
     return {**bare, "metadata": metadata} if metadata else bare
 
