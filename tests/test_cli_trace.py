@@ -173,6 +173,54 @@ def test_what_has_no_price_is_shown_apart_and_never_as_zero_dollars(unpriced: Pa
     assert "$0.00" not in page
 
 
+def test_an_amount_that_nobody_knows_is_null_for_programs(unpriced: Path) -> None:
+    odd = document("cost", "--model", "odd:model", store=unpriced)
+    assert (odd["total_usd"], odd["unpriced"]) == (None, 1)
+    assert [one["cost_usd"] for one in (*odd["totals"], *odd["days"])] == [None, None]
+    both = document("cost", "--by", "user", store=unpriced)
+    assert [(one["cost_usd"], one["unpriced"]) for one in both["totals"]] == [("3", 1)]
+    counted = {one["group"]: (one["cost_usd"], one["unpriced"]) for one in document("stats", store=unpriced)["totals"]}
+    assert counted == {"odd:model": (None, 1), SONNET["model"]: ("3", 0)}
+
+
+def test_no_number_is_cut_where_the_terminal_is_narrow(tmp_path: Path) -> None:
+    many = usage("123456789.123456").replace(
+        input_tokens=987_654_321_012, output_tokens=987_654_321_012, cached_input_tokens=987_654_321_012
+    )
+
+    async def fill(store: Store) -> None:
+        await store.create_session("sess_1", user_id="ada")
+        await store.append("sess_1", [at(1, said("x")), at(1, answered("Done", **SONNET, usage=many, user_id="ada"))])
+
+    kept(tmp_path / "store.db", fill)
+    for command in ("cost", "stats", "reprice"):
+        shown = run(command, store=tmp_path / "store.db").stdout  # 80 columns, as it is no terminal
+        assert "$123,456,789.123456" in shown
+        assert "…" not in shown
+        table = shown[shown.index("\nmodel ") :].strip().split("\n\n")[0].splitlines()[1:]
+        assert "".join(line.split()[0] for line in table) == SONNET["model"]
+        if command != "reprice":
+            assert table[0].split()[1:] == ["1", *["987,654,321,012"] * 3, "$123,456,789.123456"]
+
+
+def test_reprice_shows_unpriced_where_an_amount_is_unknown(unpriced: Path, prices: Path, tmp_path: Path) -> None:
+    shown = run("reprice", "--prices", prices, store=unpriced).stdout
+    rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line}
+    assert rows["odd:model"] == ["1", "unpriced", "unpriced", "–"]
+    assert rows["total"][:6] == ["2", "$3.00", "+", "1", "unpriced", "$2.00"]
+    found = {one["model"]: one for one in document("reprice", "--prices", prices, store=unpriced)["models"]}
+    odd = found["odd:model"]
+    assert (odd["was_usd"], odd["was_unpriced"], odd["would_be_usd"], odd["would_be_unpriced"]) == (None, 1, None, 1)
+    assert (found[SONNET["model"]]["was_usd"], found[SONNET["model"]]["was_unpriced"]) == ("3", 0)
+    odd_prices = tmp_path / "odd.json"
+    rates = {"input_per_mtok_usd": "2", "output_per_mtok_usd": "2"}
+    odd_prices.write_text(json.dumps({"pricing_version": "odd", "models": {"odd:model": rates}}), "utf-8")
+    (line,) = [
+        one for one in run("reprice", "--prices", odd_prices, store=unpriced).stdout.splitlines() if "odd:" in one
+    ]
+    assert line.split()[1:] == ["1", "unpriced", "$2.00", "–"]
+
+
 def test_reprice_prices_what_had_no_price_once_there_is_one(unpriced: Path, tmp_path: Path) -> None:
     rates = {"input_per_mtok_usd": "2", "output_per_mtok_usd": "2"}
     file = tmp_path / "odd.json"
@@ -219,7 +267,7 @@ def test_an_operator_repairs_a_poisoned_row_after_which_everything_adds_up(
 def test_one_usage_is_taken_away_by_name(file: Path) -> None:
     found = document("repair-usage", "sess_2", "--message", "2", "--write", store=file)
     assert [one["before"]["cost_usd"] for one in found["repaired"]] == ["0.25"]
-    assert document("cost", "--user", "grace", store=file)["total_usd"] == "0"
+    assert document("cost", "--user", "grace", store=file)["total_usd"] is None
     failed(run("repair-usage", "--message", "2", store=file), "invalid_input")
 
 

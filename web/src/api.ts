@@ -138,12 +138,12 @@ export interface Total {
   cachedInputTokens: number;
   cacheCreationInputTokens: number;
   outputTokens: number;
-  costUsd: string; // of the answers that have a price
+  costUsd: string | null; // of the answers that have a price; null if none has one
   unpriced: number; // answers for which no price was known
 }
 
 export interface Cost {
-  totalUsd: string; // of the answers that have a price
+  totalUsd: string | null; // of the answers that have a price; null if none has one
   unpriced: number; // answers for which no price was known
   byDay: Total[];
   byModel: Total[];
@@ -153,7 +153,7 @@ export function cost(): Promise<Cost> {
   return json("/cost");
 }
 
-export function threadCost(thread: string): Promise<{ totalUsd: string; unpriced: number; byModel: Total[] }> {
+export function threadCost(thread: string): Promise<{ totalUsd: string | null; unpriced: number; byModel: Total[] }> {
   return json(`/threads/${id(thread)}/cost${query({ limit: 1 })}`);
 }
 

@@ -26,7 +26,7 @@ export function Costs() {
           {cost !== null && cost.byDay.length > 0 && (
             <>
               <p class="figure">
-                {dollars(Number(cost.totalUsd))} <span class="muted">in all, by our own price table; days are in UTC</span>
+                {cost.totalUsd === null ? "unpriced" : dollars(Number(cost.totalUsd))} <span class="muted">in all, by our own price table; days are in UTC</span>
               </p>
               {cost.unpriced > 0 && (
                 <p class="hint">Without {plural(cost.unpriced, "answer")} of models that no price is known for: what they cost is not in the sum.</p>

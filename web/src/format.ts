@@ -19,7 +19,7 @@ export function dollars(amount: number): string {
 }
 
 // What a group of answers cost: those without a price are named apart, and never count as nothing.
-export function spent(costUsd: string, unpriced: number, answers: number): string {
+export function spent(costUsd: string | null, unpriced: number, answers: number): string {
   if (!unpriced) return dollars(Number(costUsd));
   return unpriced >= answers ? "unpriced" : `${dollars(Number(costUsd))} + ${count(unpriced)} unpriced`;
 }

@@ -16,12 +16,12 @@ from rich.text import Text
 
 from dragoman import pricing
 from dragoman.cli.price import price_table
-from dragoman.cli.stats import bar, totals_table
+from dragoman.cli.stats import bar, totals_json, totals_table
 from dragoman.cli.store_option import JsonOption, Positive, StoreOption, opened, session_named
-from dragoman.cli.terminal import console, counted, dollars, print_json, safe_line, spent
+from dragoman.cli.terminal import console, counted, dollars, print_json, print_table, safe_line, spent
 from dragoman.errors import FormatError, InputError, UnknownPriceError
 from dragoman.store import Store, Totals
-from dragoman.store.values import PricedCall, TotalsBy
+from dragoman.store.values import PricedCall, TotalsBy, known_usd, total_usd
 
 _LONGEST: Final = 366  # days in one plot
 
@@ -74,10 +74,10 @@ async def cost(
         }
         groups = {group: await _totals(kept, group, prices_version, wanted) for group in dict.fromkeys((by, "day"))}
     if json:
-        total = sum((one.cost_usd for one in groups["day"]), Decimal(0))
-        unpriced = sum(one.unpriced for one in groups["day"])
-        found = {"by": by, "total_usd": total, "unpriced": unpriced, "totals": groups[by], "days": groups["day"]}
-        print_json({**found, "prices_version": prices_version})
+        days_found = groups["day"]
+        sums = {"total_usd": total_usd(days_found), "unpriced": sum(one.unpriced for one in days_found)}
+        rows = {"totals": totals_json(groups[by]), "days": totals_json(days_found)}
+        print_json({"by": by, **sums, **rows, "prices_version": prices_version})
         return
     out = console()
     if not groups["day"]:
@@ -86,7 +86,7 @@ async def cost(
     _print_sum(out, groups["day"], prices_version)
     if by != "day":
         out.print()
-        out.print(totals_table(by, groups[by]))
+        print_table(out, totals_table(by, groups[by]))
     out.print()
     _plot(out, groups["day"], days)
 
@@ -102,11 +102,10 @@ async def _totals(store: Store, by: TotalsBy, version: str | None, wanted: dict[
 
 
 def _print_sum(out: Console, days: Sequence[Totals], version: str | None) -> None:
-    total = sum((day.cost_usd for day in days), Decimal(0))
     tokens = sum(day.input_tokens + day.cached_input_tokens + day.cache_creation_input_tokens for day in days)
     said = sum(day.output_tokens for day in days)
     replies, unpriced = sum(day.messages for day in days), sum(day.unpriced for day in days)
-    line = Text(dollars(total if unpriced < replies else None), "bold green")
+    line = Text(dollars(total_usd(days)), "bold green")
     line.append(f" for {counted(replies, 'reply', 'replies')}", "default")
     line.append(f" · {tokens:,} tokens in, {said:,} out", "dim")
     out.print(line)
@@ -160,10 +159,17 @@ class Difference(msgspec.Struct, kw_only=True):
 
     model: str
     calls: int = 0
-    was_usd: Decimal = Decimal(0)
-    would_be_usd: Decimal = Decimal(0)
+    was_usd: Decimal = Decimal(0)  # of the calls that had a price
+    would_be_usd: Decimal = Decimal(0)  # of the calls that have one now
     was_unpriced: int = 0  # calls that had no price
-    without_price: int = 0  # which have none under these prices either, or none any more, and stay as they were
+    would_be_unpriced: int = 0  # calls that have no price now either
+    without_price: int = 0  # calls that these prices do not cover; they stay as they were
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, with null for an amount that is unknown."""
+        was = known_usd(self.was_usd, self.was_unpriced, self.calls)
+        would_be = known_usd(self.would_be_usd, self.would_be_unpriced, self.calls)
+        return {**msgspec.structs.asdict(self), "was_usd": was, "would_be_usd": would_be}
 
 
 KeepOption = Annotated[
@@ -224,7 +230,8 @@ async def reprice(
             await kept.keep_repricing(table.version, amounts)
     differences = sorted(found.values(), key=lambda one: -abs(one.would_be_usd - one.was_usd))
     if json:
-        print_json({"prices_version": table.version, "kept": keep, "models": differences, "was": sorted(versions)})
+        models = [one.to_json() for one in differences]
+        print_json({"prices_version": table.version, "kept": keep, "models": models, "was": sorted(versions)})
         return
     out = console()
     if not differences:
@@ -251,6 +258,7 @@ def _repriced(table: pricing.PriceTable, call: PricedCall, into: Difference) -> 
     except (UnknownPriceError, FormatError):  # also counts that contradict each other
         into.without_price += 1
         into.would_be_usd += was or 0
+        into.would_be_unpriced += was is None
         return None
     into.would_be_usd += made
     return made
@@ -267,9 +275,9 @@ def _print_differences(out: Console, version: str, versions: Sequence[str], foun
         table.add_row(safe_line(one.model), *_cells([one]))
     for column, total in zip(table.columns[1:], _cells(found), strict=True):
         column.footer = total
-    out.print(table)
+    print_table(out, table)
     if before := sum(one.was_unpriced for one in found):
-        out.print(f"{counted(before, 'reply', 'replies')} had no price and cost nothing in the sum before", style="dim")
+        out.print(f"{counted(before, 'reply', 'replies')} had no price before", style="dim")
     if without := sum(one.without_price for one in found):
         out.print(
             f"{counted(without, 'reply', 'replies')} without a price under these stay as they were", style="yellow"
@@ -280,8 +288,12 @@ def _print_differences(out: Console, version: str, versions: Sequence[str], foun
 def _cells(found: Sequence[Difference]) -> tuple[Text, ...]:
     was = sum((one.was_usd for one in found), Decimal(0))
     would = sum((one.would_be_usd for one in found), Decimal(0))
+    calls = sum(one.calls for one in found)
+    before, after = sum(one.was_unpriced for one in found), sum(one.would_be_unpriced for one in found)
+    amounts = Text(spent(was, before, calls)), Text(spent(would, after, calls))
+    if calls in (before, after):  # nothing to compare
+        return Text(f"{calls:,}"), *amounts, Text("–", "dim")
     change = would - was
     sign = "+" if change > 0 else "-" if change < 0 else ""
     style = "red" if change > 0 else "green" if change < 0 else "dim"
-    calls = Text(f"{sum(one.calls for one in found):,}")
-    return calls, Text(dollars(was)), Text(dollars(would)), Text(f"{sign}{dollars(abs(change))}", style)
+    return Text(f"{calls:,}"), *amounts, Text(f"{sign}{dollars(abs(change))}", style)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,7 +21,7 @@ from dragoman.cli.store_option import (
     url_from,
     without_password,
 )
-from dragoman.cli.terminal import console, counted, print_json, safe_line, size, spent
+from dragoman.cli.terminal import console, counted, print_json, print_table, safe_line, size, spent
 from dragoman.store import SizeReport, Totals
 from dragoman.store.values import TotalsBy
 
@@ -79,7 +80,7 @@ async def stats(
     where = without_password(url_from(store))
     if json:
         document = {"store": where, "durability": durability, "sizes": sizes}
-        print_json({**document, "by": by, "totals": found[by], "days": found["day"]})
+        print_json({**document, "by": by, "totals": totals_json(found[by]), "days": totals_json(found["day"])})
         return
     out = console()
     _print_sizes(out, where, durability, sizes)
@@ -87,7 +88,7 @@ async def stats(
         out.print("\nnothing was consumed")
         return
     out.print()
-    out.print(totals_table(by, found[by]))
+    print_table(out, totals_table(by, found[by]))
     out.print()
     _plot(out, found["day"][-days:])
 
@@ -103,6 +104,11 @@ def _print_sizes(out: Console, where: str, durability: str, sizes: SizeReport) -
     tables = sorted(sizes.tables.items(), key=lambda table: -table[1])[:5]
     if tables:
         out.print("largest: " + ", ".join(f"{name} {size(held)}" for name, held in tables), style="dim")
+
+
+def totals_json(totals: Sequence[Totals]) -> list[dict[str, Any]]:
+    """Return totals for programs: a cost is null where no reply has a price."""
+    return [{**msgspec.structs.asdict(one), "cost_usd": one.amount_usd} for one in totals]
 
 
 def totals_table(by: str, totals: Sequence[Totals]) -> Table:

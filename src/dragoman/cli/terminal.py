@@ -13,8 +13,10 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, Final, NoReturn
 
 import msgspec
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column, Table
 from rich.text import Text
 
 from dragoman.errors import InputError
@@ -31,6 +33,7 @@ __all__ = [
     "moment",
     "print_json",
     "print_line",
+    "print_table",
     "progress",
     "safe",
     "safe_line",
@@ -40,6 +43,7 @@ __all__ = [
     "waiting",
 ]
 
+_NAME_WIDTH: Final = 16  # characters that a name keeps on each of its lines
 _HARMFUL: Final = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")  # which JSON may hold as they are
 
 
@@ -61,6 +65,20 @@ def print_line(out: Console, line: Text) -> None:
         out.print(line, no_wrap=True, overflow="ellipsis")
     else:
         out.print(line, soft_wrap=True)
+
+
+def print_table(out: Console, table: Table) -> None:
+    """Print a table whose first column folds where the terminal is narrow; the other columns are never cut."""
+    first, *others = table.columns
+    first.min_width = min(_NAME_WIDTH, max(_widths(table, first)))
+    for column in others:
+        column.min_width = max(_widths(table, column))
+    out.print(table, crop=False)
+
+
+def _widths(table: Table, column: Column) -> list[int]:
+    cells = [column.header, *column.cells, *([column.footer] if table.show_footer else [])]
+    return [cell_len(str(cell)) for cell in cells]
 
 
 def print_json(document: Any) -> None:

@@ -46,7 +46,7 @@ from dragoman.server.rows import id_of, usage_of
 from dragoman.server.state import Doors, doors_of
 from dragoman.server.swapping import history_of, planned
 from dragoman.store import Session, Store, Totals
-from dragoman.store.values import PricedCall
+from dragoman.store.values import PricedCall, total_usd
 from dragoman.value import identity
 
 _LARGEST_MEDIUM: Final = 256 * 1024  # characters of base64 that are sent with a message
@@ -314,7 +314,7 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     cache_creation_input_tokens: int
     output_tokens: int
     reasoning_tokens: int
-    cost_usd: str  # of the answers that have a price
+    cost_usd: str | None  # of the answers that have a price; null if none has one
     unpriced: int  # answers for which no price was known: what they cost is not in the sum
 
 
@@ -334,7 +334,7 @@ class ThreadCost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a thread has cost. What it shares with the thread that it was forked from was paid there."""
 
     thread_id: str
-    total_usd: str  # of the answers that have a price
+    total_usd: str | None  # of the answers that have a price; null if none has one
     unpriced: int  # answers for which no price was known
     by_model: list[Sum]
     receipts: list[ReceiptTold]
@@ -345,7 +345,7 @@ class ThreadCost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Cost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What the caller has consumed, deleted threads included."""
 
-    total_usd: str  # of the answers that have a price
+    total_usd: str | None  # of the answers that have a price; null if none has one
     unpriced: int  # answers for which no price was known
     by_day: list[Sum]
     by_model: list[Sum]
@@ -360,7 +360,7 @@ async def thread_cost(request: Request) -> Response:
     sums = await doors.store.totals("model", session=session.id)
     told = ThreadCost(
         thread_id=name_from_id(session.id),
-        total_usd=_total(sums),
+        total_usd=_dollars(total_usd(sums)),
         unpriced=sum(one.unpriced for one in sums),
         by_model=[_sum(one) for one in sums],
         receipts=[_receipt(doors, call) for call in calls],
@@ -389,7 +389,7 @@ def _receipt(doors: Doors, call: PricedCall) -> ReceiptTold:
     return ReceiptTold(
         seq=call.seq,
         model=call.model,
-        cost_usd=None if call.usage.amount_usd is None else f"{call.usage.amount_usd:f}",
+        cost_usd=_dollars(call.usage.amount_usd),
         state=call.usage.state,
         usage=usage_of(call.usage),
         lines=lines,
@@ -405,7 +405,7 @@ async def cost(request: Request) -> Response:
     by_day = await store.totals("day", owners=owners, since=first, until=last)
     by_model = await store.totals("model", owners=owners, since=first, until=last)
     told = Cost(
-        total_usd=_total(by_day),
+        total_usd=_dollars(total_usd(by_day)),
         unpriced=sum(one.unpriced for one in by_day),
         by_day=[_sum(one) for one in by_day],
         by_model=[_sum(one) for one in by_model],
@@ -413,8 +413,8 @@ async def cost(request: Request) -> Response:
     return answer(told)
 
 
-def _total(sums: Sequence[Totals]) -> str:
-    return f"{sum((one.cost_usd for one in sums), Decimal(0)):f}"
+def _dollars(amount: Decimal | None) -> str | None:
+    return None if amount is None else f"{amount:f}"
 
 
 def _sum(one: Totals) -> Sum:
@@ -426,7 +426,7 @@ def _sum(one: Totals) -> Sum:
         cache_creation_input_tokens=one.cache_creation_input_tokens,
         output_tokens=one.output_tokens,
         reasoning_tokens=one.reasoning_tokens,
-        cost_usd=f"{one.cost_usd:f}",
+        cost_usd=_dollars(one.amount_usd),
         unpriced=one.unpriced,
     )
 

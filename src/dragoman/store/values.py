@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final, Literal, Self
@@ -117,6 +118,23 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_tokens: int
     cost_usd: Decimal  # of the messages that have a price
     unpriced: int = 0  # messages for which no price was known: what they cost is not in cost_usd
+
+    @property
+    def amount_usd(self) -> Decimal | None:
+        """What the messages with a price cost; None if no message of the group has one."""
+        return known_usd(self.cost_usd, self.unpriced, self.messages)
+
+
+def known_usd(cost_usd: Decimal, unpriced: int, calls: int) -> Decimal | None:
+    """Return a sum of costs, or None if none of the calls that it sums has a price."""
+    return None if 0 < calls <= unpriced else cost_usd
+
+
+def total_usd(totals: Iterable[Totals]) -> Decimal | None:
+    """Return the cost of several groups together, or None if none of their messages has a price."""
+    groups = list(totals)
+    cost_usd = sum((one.cost_usd for one in groups), Decimal(0))
+    return known_usd(cost_usd, sum(one.unpriced for one in groups), sum(one.messages for one in groups))
 
 
 class PricedCall(msgspec.Struct, frozen=True):
