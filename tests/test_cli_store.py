@@ -739,3 +739,42 @@ def test_help_teaches_with_examples_that_are_understood(command: tuple[str, ...]
         assert program == "dragoman"
         assert tuple(arguments[: len(command)]) == command
         app.parse_args(arguments, exit_on_error=False, print_error=False)
+
+
+# --- files that are not replaced -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("export", "--all", "--to"),
+        ("export", "last", "--to"),
+        ("export", "last", "--to", "openai_chat", "--out"),
+        ("export", "last", "--to", "markdown", "--out"),
+    ],
+)
+def test_an_export_replaces_no_store(chats: Path, arguments: tuple[str, ...]) -> None:
+    before = chats.read_bytes()
+    for target in (chats, chats.parent / "." / chats.name):
+        told = run(*arguments, str(target), store=chats)
+        assert (told.returncode, told.stdout) == (2, "")
+        assert "it is a database" in told.stderr
+    assert chats.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("sessions", "--store", "."),
+        ("sessions", "--store", "/"),
+        ("backup", "."),
+        ("backup", "/"),
+        ("export", "last", "--to", "."),
+        ("export", "last", "--to", "/"),
+    ],
+)
+def test_a_folder_in_place_of_a_file_is_one_line(chats: Path, arguments: tuple[str, ...]) -> None:
+    told = run(*arguments, store=None if "--store" in arguments else chats)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr.count("\n") == 1
+    assert told.stderr.startswith("dragoman: ")

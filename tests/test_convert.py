@@ -566,3 +566,21 @@ def test_a_session_is_exported_in_any_format(tmp_path: Path) -> None:
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "chat.jsonl").read_bytes()
     for wrong in (("--all", "--to", "html"), ("last", "--to", "nonsense"), ("last", "--to", "a.html", "--out", "b")):
         assert run("export", *wrong, "--store", store, cwd=tmp_path).returncode == 2
+
+
+def test_a_file_that_is_read_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = jsonl(tmp_path / "in.jsonl", BODY)
+    before = source.read_bytes()
+    monkeypatch.chdir(tmp_path)
+    for target, losses in (
+        (Path(), None),
+        (tmp_path, None),
+        (Path("out.jsonl"), source),
+        (Path("out.jsonl"), Path("out.jsonl")),
+    ):
+        with pytest.raises(InputError, match="the file that is read"):
+            convert(Path("in.jsonl"), target, to="entries", losses=losses)
+    with pytest.raises(InputError, match="it is a folder"):
+        convert(source, Path("out.jsonl"), losses=Path())
+    assert source.read_bytes() == before
+    assert left_in(tmp_path) == ["in.jsonl"]

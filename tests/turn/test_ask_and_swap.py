@@ -223,10 +223,30 @@ async def test_an_answer_that_does_not_fit_the_schema_is_kept_and_is_exit_code_1
 async def test_a_schema_that_names_another_document_fetches_nothing(tmp_path: Path) -> None:
     async with home(tmp_path, "openai_chat") as it, Faulty([]) as elsewhere:
         (tmp_path / "schema.json").write_text(json.dumps({"type": "object", "$ref": f"{elsewhere.address}/x.json"}))
-        it.fakes["openai_chat"].say("{}")
         done = await it.run("ask", "--schema", "schema.json", "Hello")
-        assert (done.code, elsewhere.connections) == (1, 0)
-        assert "[output_invalid]" in done.err
+        assert (done.code, elsewhere.connections) == (2, 0)
+        assert "it cannot be used as a JSON Schema" in done.err
+
+
+@pytest.mark.parametrize("schema", ["[]", "null", "42", '"x"', '{"type": "objekt"}', '{"$ref": "file:///etc/hosts"}'])
+async def test_a_schema_that_cannot_be_used_is_refused_before_a_model_is_asked(schema: str, tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text(schema)
+    async with home(tmp_path, "openai_chat") as it:
+        done = await it.run("ask", "--schema", "schema.json", "Hello")
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert "schema.json" in done.err
+        assert it.fakes["openai_chat"].received == []
+
+
+async def test_what_is_not_utf_8_is_one_line(tmp_path: Path) -> None:
+    async with home(tmp_path, "anthropic") as it:
+        process = await it.start("ask", "Review this")
+        out, err = await asyncio.wait_for(process.communicate(b"a\xffb"), 60)
+        assert (process.returncode, out) == (2, b"")
+        assert err.startswith(b"dragoman: standard input: byte 1 is not UTF-8. Convert it first")
+        done = await it.run("ask", os.fsdecode(b"a\xff"))
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert "an argument is not UTF-8" in done.err
 
 
 @pytest.mark.parametrize("question", ["", " ", "\n\t "])

@@ -583,6 +583,9 @@ _command(
 
 def main() -> None:
     """Run the command that the arguments name."""
+    for argument in sys.argv[1:]:
+        if not _is_text(argument):
+            _fail(f"{argument!a}: an argument is not UTF-8. Name files and write texts in UTF-8 [usage]")
     try:
         sys.exit(app(exit_on_error=False, print_error=False))
     except CycloptsError as error:
@@ -597,6 +600,11 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         sys.exit(130)
+
+
+def _is_text(argument: str) -> bool:
+    """Return whether an argument came as UTF-8. Bytes that are not become lone surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in argument)
 
 
 def _usage_text(error: CycloptsError) -> str:

@@ -28,6 +28,7 @@ from dragoman.exchange import Options, ResponseFormat, StopReason
 from dragoman.message import ContentBlock, Message, TextBlock
 from dragoman.store import Session, Store
 from dragoman.tools import Confirmation, ConfirmationRequest
+from dragoman.toolschema import problems_of_value
 from dragoman.turn import Agent, AnswerEnded, ResultStored, TurnEnded
 from dragoman.turn.pictures import picture_from
 
@@ -111,11 +112,22 @@ async def ask(
 
 
 def _content(question: str | None, images: Sequence[Path]) -> tuple[ContentBlock, ...]:
-    piped = "" if sys.stdin.isatty() else sys.stdin.read()
+    piped = "" if sys.stdin.isatty() else _piped_text()
     said = "\n\n".join(text for text in (question or "", piped.strip()) if text.strip())
     if not said and not images:
         raise InputError("there is no question", remedy="Write one behind 'ask', or pipe one in")
     return (*([TextBlock(said)] if said else []), *(picture_from(path) for path in images))
+
+
+def _piped_text() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"byte {error.start} is not UTF-8",
+            where="standard input",
+            remedy="Convert it first, for example with iconv -f latin1 -t utf-8",
+        ) from None
 
 
 def _format(schema: Path | None) -> ResponseFormat | None:
@@ -125,6 +137,12 @@ def _format(schema: Path | None) -> ResponseFormat | None:
         document: Any = msgspec.json.decode(schema.read_bytes())
     except (OSError, msgspec.DecodeError) as error:
         raise InputError(f"it is no JSON Schema ({error})", where=str(schema)) from None
+    if not isinstance(document, dict):
+        raise InputError("it is no JSON Schema: it has to be an object", where=str(schema))
+    try:
+        problems_of_value(document, None)
+    except InputError as error:
+        raise InputError(f"it cannot be used as a JSON Schema ({error.what})", where=str(schema)) from None
     return ResponseFormat("json_schema", document, "answer", strict=True)
 
 

@@ -20,7 +20,7 @@ from dragoman import converting, formats
 from dragoman.cli.store_option import JsonOption
 from dragoman.cli.terminal import counted, print_json, progress, safe_line, size
 from dragoman.converting import Summary, Target
-from dragoman.converting.targets import DocumentStream
+from dragoman.converting.targets import DocumentStream, check_target
 from dragoman.errors import InputError
 from dragoman.formats.registry import known
 
@@ -105,6 +105,8 @@ def convert(
     pairs = list(_pairs(source, target, wanted))
     done: list[_Converted] = []
     failed: list[str] = []
+    if losses is not None:
+        check_target(losses, *(path for pair in pairs for path in pair))
     with _opened_losses(losses) as kept:
         asked = _Asked(source_format, wanted, strict, processes, max_line_mb, skip_invalid, kept)
         for one, other in pairs:
@@ -133,9 +135,10 @@ def _opened_losses(path: Path | None) -> Iterator[IO[bytes] | None]:
 def _pairs(source: Path, target: Path, to: str) -> Iterator[tuple[Path, Path]]:
     """Each file that is to be read, and the one to be written for it."""
     if not source.is_dir():
-        if str(target) != "-" and target.exists() and str(source) != "-" and target.samefile(source):
-            raise InputError("it is the file that is read", where=str(target), remedy="Name another file")
-        yield source, target / _renamed(source.name, to) if target.is_dir() else target
+        written = target / _renamed(source.name, to) if target.is_dir() else target
+        if str(target) != "-":
+            check_target(written, source)
+        yield source, written
         return
     if str(target) == "-" or target.is_file():
         raise InputError("a folder is converted into a folder", where=str(target), remedy="Name a folder")

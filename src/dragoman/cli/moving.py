@@ -28,6 +28,7 @@ from dragoman.cli.convert import BY_SUFFIX, document_or_lines, tell_losses
 from dragoman.cli.store_option import JsonOption, StoreOption, opened, session_named
 from dragoman.cli.terminal import console, counted, for_terminals, print_json, print_line, progress, safe_line, size
 from dragoman.converting import LossCount, Summary, Target
+from dragoman.converting.targets import check_target
 from dragoman.errors import InputError
 from dragoman.formats.registry import known
 from dragoman.message import Message
@@ -72,6 +73,8 @@ async def export(
         raise InputError("--json tells about a file, and there is none", remedy="Name one with --to")
     if wanted is not None and all_sessions:
         raise InputError("all sessions are written as they are", remedy="Name one session, or leave the format out")
+    if file_to is not None:
+        check_target(file_to)  # --to and --store are easily confused
     if wanted is not None and session is not None:
         await _export_as(wanted, session, file_to, store, json=json)
         return

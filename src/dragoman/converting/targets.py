@@ -11,9 +11,28 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from dragoman.errors import InputError
+
+_DATABASE: Final = b"SQLite format 3\0"
+
+
+def check_target(path: Path, *sources: Path) -> None:
+    """Raise ``InputError`` if writing there would replace a file that is read, a folder or a database.
+
+    The first bytes of a file tell a database, so call this before a store is opened.
+    """
+    if not path.name or path.is_dir():
+        raise InputError("it is a folder", where=str(path), remedy="Name a file", code="is_a_directory")
+    for source in sources:
+        if path == source or (path.exists() and source.exists() and path.samefile(source)):
+            raise InputError("it is the file that is read", where=str(path), remedy="Name another file")
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if file.read(len(_DATABASE)) == _DATABASE:
+            raise InputError(
+                "it is a database, perhaps a store", where=str(path), remedy="Name another file", code="target_exists"
+            )
 
 
 class Target:
@@ -36,6 +55,7 @@ class Target:
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()
             return
+        check_target(self.path)
         part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         try:
             with part.open("wb") as raw:

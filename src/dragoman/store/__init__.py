@@ -57,6 +57,8 @@ def _store_at(url: str, blobs: str | None) -> Store:
         return SqliteStore(None, outside or MemoryBlobs())
     if kind == "sqlite" and rest.startswith("///") and len(rest) > 3:
         path = Path(unquote(rest[3:]))
+        if not path.name:
+            raise StoreUnusableError("it is a folder", where=str(path), remedy="Name a file", code="not_a_store")
         return SqliteStore(path, outside or FolderBlobs(path.with_name(f"{path.name}-blobs")))
     if kind in ("postgresql", "postgres") and rest.startswith("//"):
         from dragoman.store.postgres import PostgresStore  # noqa: PLC0415  only who opens one needs the extra

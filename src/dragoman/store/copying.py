@@ -34,8 +34,7 @@ _SHARES: Final = {"tables": 50, "blobs": 20, "look": 30}  # of a hundred
 
 async def backup(store: Store, target: Path, progress: Progress | None) -> Verification:
     """Copy a store to a file, and look at the copy; ``DamagedError`` if it is not sound, which leaves it there."""
-    folder = _beside(target)
-    if target.exists() or folder.exists():
+    if target.exists() or _beside(target).exists():
         what = "there is something already"
         raise ConflictError(what, where=str(target), remedy="Name another file", code="target_exists")
     made = target.with_name(f".{target.name}.part")
