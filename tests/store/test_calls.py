@@ -91,9 +91,16 @@ async def test_many_who_learn_tool_ids_at_once_lose_none(shared_place: Place) ->
         "UPDATE tool_calls SET completed_at = 7 WHERE id = 'tu_2'",
         "UPDATE tool_calls SET block = block + 1 WHERE id = 'tu_1'",
         "UPDATE tool_calls SET provider = 'another' WHERE id = 'tu_1'",
+        "UPDATE tool_calls SET status = 'failed' WHERE id = 'tu_1'",
+        "UPDATE tool_calls SET status = 'zzz' WHERE id = 'tu_1'",
+        "UPDATE tool_calls SET status = 'pending' WHERE id = 'tu_1'",
+        "UPDATE tool_calls SET status = 'succeeded' WHERE id = 'tu_2'",
+        "UPDATE tool_calls SET name = 'delete_all' WHERE id = 'tu_1'",
+        "UPDATE tool_calls SET result_seq = 1 WHERE id = 'tu_1'",
+        "UPDATE tool_calls SET message_id = 'another' WHERE id = 'tu_1'",
     ],
 )
-async def test_a_call_whose_times_or_provider_were_changed_is_found(store: Store, change: str) -> None:
+async def test_a_call_that_was_changed_is_found_and_not_served(store: Store, change: str) -> None:
     session = (await store.create_session()).id
     await store.append(session, [called("tu_1", "tu_2", "tu_3"), result("tu_1")])
     await store.cancel_tool_call(session, "tu_3")
@@ -119,6 +126,31 @@ async def test_a_call_that_an_earlier_version_noted_gets_a_hash_when_it_changes(
     assert [call.status for call in await store.tool_calls(fork.id)] == ["succeeded", "cancelled"]
     hashed = await store._read(_asked("SELECT session_id, id FROM tool_calls WHERE hash IS NOT NULL ORDER BY id"))
     assert hashed == [(session, "tu_1"), (fork.id, "tu_2")]
+
+
+@pytest.mark.parametrize(
+    ("call_id", "status"),
+    [("tu_1", "failed"), ("tu_1", "pending"), ("tu_2", "succeeded"), ("tu_2", "failed"), ("bad", "pending")],
+)
+async def test_a_status_without_a_hash_is_compared_with_the_messages(store: Store, call_id: str, status: str) -> None:
+    session = (await store.create_session()).id
+    bad = message(Role.ASSISTANT, [InvalidToolUseBlock("bad", "look", "{", "cut")])
+    await store.append(session, [called("tu_1", "tu_2"), result("tu_1"), bad])
+    await store._write(_asked("UPDATE tool_calls SET hash = NULL"))
+    assert (await store.verify()).is_sound
+    await store._write(_asked(f"UPDATE tool_calls SET status = '{status}' WHERE id = '{call_id}'"))
+    assert [one.what for one in (await store.verify()).damage] == [
+        f"the call {call_id} has the status {status!r}, which does not fit its messages"
+    ]
+
+
+async def test_an_unknown_status_without_a_hash_is_not_served(store: Store) -> None:
+    session = (await store.create_session()).id
+    await store.append(session, called("tu_1"))
+    await store._write(_asked("UPDATE tool_calls SET hash = NULL, status = 'zzz'"))
+    assert not (await store.verify()).is_sound
+    with pytest.raises(DamagedError, match="status is unknown"):
+        await store.tool_calls(session)
 
 
 async def test_what_providers_call_calls_and_idempotency_keys_are_guarded(store: Store) -> None:

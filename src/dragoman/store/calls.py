@@ -15,12 +15,20 @@ from dragoman.errors import DamagedError
 from dragoman.message import InvalidToolUseBlock, Message, ToolResultBlock, ToolUseBlock
 from dragoman.store.lineage import Stretch, lineage
 from dragoman.store.operation import Rows, Statement, operation
-from dragoman.store.row_hash import call_hash, check_row, rehashed, row_hash
+from dragoman.store.row_hash import CALL, call_hash, check_row, rehashed, row_hash
 from dragoman.store.rows import micros, time_from
 from dragoman.store.sessions import alone_in
 from dragoman.store.values import ToolCall
 
-_COMPLETED: Final = rehashed(completed_at="?")
+ROW: Final = f"{', '.join(CALL)}, hash"
+STATUSES: Final = ("pending", "succeeded", "failed", "cancelled")
+REOPENED: Final = (  # what an UPDATE sets to take an answer back
+    "status = 'pending', result_message_id = NULL, result_seq = NULL, completed_at = NULL, "
+    + rehashed(status="'pending'", result_message_id="NULL", result_seq="NULL", completed_at="NULL")
+)
+_ANSWERED: Final = rehashed(status="?", result_message_id="?", result_seq="?", completed_at="?")
+_MADE_OWN: Final = rehashed(status="?", result_message_id="NULL", result_seq="NULL", completed_at="NULL")
+_CANCELLED: Final = rehashed(status="'cancelled'", completed_at="?")
 
 
 def called(
@@ -28,24 +36,18 @@ def called(
 ) -> Generator[Statement, Rows, None]:
     raw_id = (block.provider_raw or {}).get("id")
     status = "pending" if isinstance(block, ToolUseBlock) else "failed"  # what cannot be used is never made
-    call_id, created_at = visible(block.id), micros(message.created_at)
+    call_id, name, created_at = visible(block.id), visible(block.name), micros(message.created_at)
     provider, provider_id = maybe(message.metadata.provider), visible(raw_id) if isinstance(raw_id, str) else None
+    call = (
+        *(call_id, message.id, seq, name, status),
+        *(None, None),  # nobody has answered it
+        *(provider, provider_id, number, created_at),
+        None,
+    )
     yield (
-        "INSERT INTO tool_calls (id, session_id, message_id, name, status, provider_id, provider, created_at, seq,"
-        " block, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, id) DO NOTHING",
-        (
-            call_id,
-            session_id,
-            message.id,
-            visible(block.name),
-            status,
-            provider_id,
-            provider,
-            created_at,
-            seq,
-            number,
-            call_hash(call_id, provider, provider_id, number, created_at, None),
-        ),
+        f"INSERT INTO tool_calls (session_id, {ROW}) VALUES ({', '.join('?' * (len(call) + 2))})"
+        " ON CONFLICT (session_id, id) DO NOTHING",
+        (session_id, *call, call_hash(*call)),
     )
 
 
@@ -61,12 +63,11 @@ def maybe(text: str | None) -> str | None:
 def answered(session_id: str, seq: int, message: Message, result: ToolResultBlock) -> Generator[Statement, Rows, None]:
     status = "failed" if result.is_error else "succeeded"
     call_id = visible(result.tool_use_id)
-    at = micros(message.created_at)
-    answer = (message.id, status, at, at, seq)
+    answer = (status, message.id, seq, micros(message.created_at))
     change = (
-        f"UPDATE tool_calls SET result_message_id = ?, status = ?, completed_at = ?, {_COMPLETED}, result_seq = ?"
+        f"UPDATE tool_calls SET status = ?, result_message_id = ?, result_seq = ?, completed_at = ?, {_ANSWERED}"
         " WHERE session_id = ? AND id = ? AND result_seq IS NULL RETURNING id",
-        (*answer, session_id, call_id),
+        (*answer, *answer, session_id, call_id),
     )
     changed = yield change
     if not changed and (yield from _is_made_own(session_id, call_id)):
@@ -86,15 +87,15 @@ def _is_made_own(session_id: str, call_id: str) -> Generator[Statement, Rows, bo
             if stretch.session_id == session_id or (result_seq is not None and result_seq <= stretch.last):
                 return False
             yield (
-                "INSERT INTO tool_calls (id, session_id, message_id, name, status, provider_id, provider, created_at,"
-                " completed_at, seq, block, hash) SELECT id, ?, message_id, name, ?, provider_id, provider, created_at,"
-                " completed_at, seq, block, hash FROM tool_calls WHERE session_id = ? AND id = ? AND seq <= ?",
-                (session_id, status if result_seq is None else "pending", *place),
+                f"INSERT INTO tool_calls (session_id, {ROW}) SELECT ?, {ROW} FROM tool_calls"
+                " WHERE session_id = ? AND id = ? AND seq <= ?",
+                (session_id, *place),
             )
+            open_again = status if result_seq is None else "pending"
             yield (
-                f"UPDATE tool_calls SET completed_at = NULL, {rehashed(completed_at='NULL')}"
-                " WHERE session_id = ? AND id = ?",
-                (session_id, call_id),
+                "UPDATE tool_calls SET status = ?, result_message_id = NULL, result_seq = NULL, completed_at = NULL,"
+                f" {_MADE_OWN} WHERE session_id = ? AND id = ?",
+                (open_again, open_again, session_id, call_id),
             )
             return True
     return False
@@ -106,13 +107,11 @@ def tool_calls(session_id: str, status: str | None) -> Generator[Statement, Rows
     calls: dict[str, ToolCall] = {}
     for stretch in (yield from lineage(session_id)):
         rows = yield (
-            "SELECT id, session_id, message_id, seq, result_message_id, result_seq, name, status, provider,"
-            " provider_id, created_at, completed_at, block, hash FROM tool_calls WHERE session_id = ? AND seq <= ?"
-            " ORDER BY seq, block",
+            f"SELECT session_id, {ROW} FROM tool_calls WHERE session_id = ? AND seq <= ? ORDER BY seq, block",
             (stretch.session_id, stretch.last),
         )
         for row in rows:
-            call = _call_from(row)
+            call = call_from(row)
             if call.result_seq is not None and call.result_seq > stretch.last:  # answered behind the fork
                 pending: Any = {"result_message_id": None, "result_seq": None, "completed_at": None}
                 call = msgspec.structs.replace(call, status="pending", **pending)
@@ -125,24 +124,18 @@ def is_sound(call: tuple[Any, ...], hash_: bytes | None) -> bool:
     return hash_ is None or bytes(hash_) == call_hash(*call)
 
 
-def _call_from(row: tuple[Any, ...]) -> ToolCall:
-    if not is_sound((row[0], row[8], row[9], row[12], row[10], row[11]), row[13]):
-        what = "its hash does not fit its content"
-        raise DamagedError(what, where=f"session {row[1]}, call {row[0]}", remedy="Run dragoman verify")
-    return ToolCall(
-        id=row[0],
-        session_id=row[1],
-        message_id=row[2],
-        seq=row[3],
-        result_message_id=row[4],
-        result_seq=row[5],
-        name=row[6],
-        status=row[7],
-        provider=row[8],
-        provider_id=row[9],
-        created_at=time_from(row[10]),
-        completed_at=time_from(row[11]) if row[11] is not None else None,
-    )
+def call_from(row: tuple[Any, ...]) -> ToolCall:
+    """A call from its session, ``ROW``; ``DamagedError`` if it is not what was written."""
+    session_id, *columns, hash_ = row
+    call = dict(zip(CALL, columns, strict=True))
+    if not is_sound(tuple(columns), hash_) or call["status"] not in STATUSES:
+        what = "its hash does not fit its content, or its status is unknown"
+        raise DamagedError(what, where=f"session {session_id}, call {call['id']}", remedy="Run dragoman verify")
+    del call["block"]
+    completed_at = call["completed_at"]
+    call["created_at"] = time_from(call["created_at"])
+    call["completed_at"] = time_from(completed_at) if completed_at is not None else None
+    return ToolCall(session_id=session_id, **call)
 
 
 @operation
@@ -151,7 +144,7 @@ def cancel_tool_call(session_id: str, call_id: str, now: datetime) -> Generator[
     yield from alone_in(session_id)
     call_id = visible(call_id)
     change = (
-        f"UPDATE tool_calls SET status = 'cancelled', completed_at = ?, {_COMPLETED} WHERE session_id = ? AND id = ?"
+        f"UPDATE tool_calls SET status = 'cancelled', completed_at = ?, {_CANCELLED} WHERE session_id = ? AND id = ?"
         " AND status = 'pending' RETURNING id",
         (micros(now), micros(now), session_id, call_id),
     )

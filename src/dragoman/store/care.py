@@ -34,6 +34,7 @@ from dragoman.message import (
     ToolUseBlock,
 )
 from dragoman.store import collecting, indexes, runs, trace
+from dragoman.store.calls import REOPENED
 from dragoman.store.leases import IS_HELD
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.reading import Found, at, read
@@ -266,8 +267,7 @@ def _hand_on_beside(session: Session, heir: str, last: int) -> Steps:
         (session.id, session.parent_seq, last),
     )
     yield (
-        "UPDATE tool_calls SET status = 'pending', result_message_id = NULL, result_seq = NULL, completed_at = NULL,"
-        f" {rehashed(completed_at='NULL')} WHERE session_id = ? AND result_seq > ?",
+        f"UPDATE tool_calls SET {REOPENED} WHERE session_id = ? AND result_seq > ?",
         (session.id, last),
     )
     for table in ("tool_calls", "usage", "repricings", "blob_refs", "attachment_refs"):

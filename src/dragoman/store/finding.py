@@ -12,7 +12,7 @@ The one rule: a page costs a page, however long the history or the list is that 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -20,6 +20,7 @@ import msgspec
 from dragoman.errors import UnknownMessageError
 from dragoman.message import Role
 from dragoman.store.attached import Named, named_attachments
+from dragoman.store.calls import ROW, call_from
 from dragoman.store.lineage import Stretch, gone, lineage
 from dragoman.store.operation import Operation, Rows, Statement, operation
 from dragoman.store.reading import COLUMNS, Found, found_from, get_message, unknown_message
@@ -152,12 +153,14 @@ def _calls_of(session_id: str, call_ids: Sequence[str]) -> Generator[Statement, 
     for call_id in call_ids:
         for stretch in reversed(stretches):
             rows = yield (
-                "SELECT name, result_seq, completed_at - created_at FROM tool_calls WHERE session_id = ? AND id = ?",
+                f"SELECT session_id, {ROW} FROM tool_calls WHERE session_id = ? AND id = ?",
                 (stretch.session_id, call_id),
             )
             if rows:
-                name, result_seq, took = rows[0]
-                found[call_id] = Call(name, result_seq, None if took is None else max(0, round(took / 1000)))
+                call = call_from(rows[0])
+                took = None if call.completed_at is None else call.completed_at - call.created_at
+                took_ms = None if took is None else max(0, round(took / timedelta(milliseconds=1)))
+                found[call_id] = Call(call.name, call.result_seq, took_ms)
                 break
     return found
 

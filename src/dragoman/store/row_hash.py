@@ -14,7 +14,21 @@ import msgspec
 from dragoman.errors import DamagedError
 
 _packed: Final = msgspec.msgpack.Encoder().encode
-_FITS: Final = "(hash IS NULL OR hash = call_hash(id, provider, provider_id, block, created_at, completed_at))"
+CALL: Final = (  # the columns of a row of tool_calls that its hash covers, in that order
+    "id",
+    "message_id",
+    "seq",
+    "name",
+    "status",
+    "result_message_id",
+    "result_seq",
+    "provider",
+    "provider_id",
+    "block",
+    "created_at",
+    "completed_at",
+)
+_FITS: Final = f"(hash IS NULL OR hash = call_hash({', '.join(CALL)}))"
 
 
 def row_hash(*columns: Any) -> bytes:
@@ -29,15 +43,19 @@ def check_row(stored: bytes | None, *columns: Any, where: str) -> None:
 
 
 def call_hash(*columns: Any) -> bytes:
-    """The hash of a row of ``tool_calls``: id, provider, what that calls it, its block, when it was made and completed.
+    """The hash of a row of ``tool_calls``, of the columns that ``CALL`` names.
 
-    The same is a function of both engines, because such a row changes where nobody reads it.
+    Both engines have the same function in SQL, because an UPDATE changes rows that no operation reads. The session is
+    not hashed: a row moves to another session when the history that it belongs to does.
     """
-    said = "\n".join("" if column is None else str(column) for column in columns)
-    return hashlib.sha256(said.encode()).digest()
+    text = "\n".join("" if column is None else str(column) for column in columns)
+    return hashlib.sha256(text.encode()).digest()
 
 
-def rehashed(provider_id: str = "provider_id", completed_at: str = "completed_at") -> str:
-    """What an UPDATE of ``tool_calls`` sets the hash to, with a new value for one of these columns."""
-    new = f"call_hash(id, provider, {provider_id}, block, created_at, {completed_at})"
-    return f"hash = CASE WHEN {_FITS} THEN {new} ELSE hash END"
+def rehashed(**new: str) -> str:
+    """What an UPDATE of ``tool_calls`` sets the hash to, with the SQL of the new value of each column that changes.
+
+    Placeholders among them are bound in the order of ``CALL``.
+    """
+    columns = ", ".join(new.get(name, name) for name in CALL)
+    return f"hash = CASE WHEN {_FITS} THEN call_hash({columns}) ELSE hash END"

@@ -42,7 +42,7 @@ from dragoman.store import at_once
 from dragoman.store.high_water import HighWaterMark
 from dragoman.store.lease_clock import boot_id, machine_now, restart
 from dragoman.store.operation import LOCKED, Bulk, Passing, Rows, bindable
-from dragoman.store.row_hash import call_hash
+from dragoman.store.row_hash import CALL, call_hash
 from dragoman.store.schema import migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
 
@@ -311,7 +311,7 @@ class SqliteStore(Store):
             raise
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # a plan does not depend on values, and is made once
         connection.create_aggregate_function("decimal_sum", _DecimalSum, 1)
-        connection.create_scalar_function("call_hash", call_hash, 6, deterministic=True)
+        connection.create_scalar_function("call_hash", call_hash, len(CALL), deterministic=True)
         connection.create_scalar_function("lease_now", lambda *_: machine_now(), 0, deterministic=True)
         return connection
 

@@ -10,7 +10,7 @@ The one rule: what cannot be read is listed, and the look goes on behind it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,12 +19,12 @@ from dragoman.errors import DamagedError, DragomanError, NewerVersionError, Unkn
 from dragoman.message import InvalidToolUseBlock, Message, Role, ToolResultBlock, ToolUseBlock, usage_problems
 from dragoman.store import entries, runs, trace, usage_repair
 from dragoman.store.attached import files_of
-from dragoman.store.calls import is_sound, visible
+from dragoman.store.calls import STATUSES, is_sound, visible
 from dragoman.store.care import Nothing
 from dragoman.store.lineage import lineage
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.reading import Found, at, read
-from dragoman.store.row_hash import check_row
+from dragoman.store.row_hash import CALL, check_row
 from dragoman.store.rows import message_from
 from dragoman.store.sessions import get_session, listed_at
 from dragoman.store.values import Damage, Session, Verification
@@ -157,7 +157,8 @@ class _Look:
         self.blobs: set[tuple[int, str]] = set()
         self.files: set[tuple[int, str, str]] = set()
         self.calls: dict[str, tuple[str, int, str]] = {}
-        self.results: dict[str, set[tuple[int, str]]] = {}
+        self.unusable: set[str] = set()  # calls that cannot be made
+        self.results: dict[str, dict[tuple[int, str], bool]] = {}  # by call and place, whether it is an error
 
     def wrong(self, seq: int | None, what: str) -> None:
         self.damage.append(Damage(session_id=self.session_id, seq=seq, what=what))
@@ -185,11 +186,15 @@ class _Look:
         if message.role is Role.ASSISTANT:
             for block in message.content:
                 if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
-                    self.calls.setdefault(visible(block.id), (message.id, found.seq, visible(block.name)))
+                    call_id, made = visible(block.id), (message.id, found.seq, visible(block.name))
+                    if call_id not in self.calls and isinstance(block, InvalidToolUseBlock):
+                        self.unusable.add(call_id)
+                    self.calls.setdefault(call_id, made)
         elif message.role is Role.TOOL:
             for block in message.content:
                 if isinstance(block, ToolResultBlock):
-                    self.results.setdefault(visible(block.tool_use_id), set()).add((found.seq, message.id))
+                    answers = self.results.setdefault(visible(block.tool_use_id), {})
+                    answers.setdefault((found.seq, message.id), bool(block.is_error))
         if message.metadata.usage is not None:
             self.usage.add(tuple(used(found.session_id, found.seq, message)[1]))
             problems = usage_problems(message.metadata.usage)
@@ -281,8 +286,7 @@ def _look_beside(look: _Look, session: Session) -> Generator[Statement, Rows, No
     for seq, _, path in look.files.symmetric_difference((seq, bucket, path) for seq, bucket, path in rows):
         look.wrong(seq, f"the file {path} that it names is not noted, or is noted and not named")
     rows = yield (
-        "SELECT id, message_id, seq, name, result_message_id, result_seq, status, provider, provider_id, block,"
-        " created_at, completed_at, hash FROM tool_calls WHERE session_id = ?",
+        f"SELECT {', '.join(CALL)}, hash FROM tool_calls WHERE session_id = ?",
         place,
     )
     _look_at_calls(look, session, rows)
@@ -305,22 +309,37 @@ def _look_at_hashes(look: _Look, rows: Iterable[tuple[Any, ...]], what: str) -> 
 
 def _look_at_calls(look: _Look, session: Session, rows: Iterable[tuple[Any, ...]]) -> None:
     noted: set[str] = set()
-    for call_id, message_id, seq, name, answer_id, answer_seq, status, *beside, hash_ in rows:
+    for *columns, hash_ in rows:
+        call_id, message_id, seq, name, status, answer_id, answer_seq, *_ = columns
         noted.add(call_id)
-        if not is_sound((call_id, *beside), hash_):
+        if not is_sound(tuple(columns), hash_):
             look.wrong(seq, f"the call {call_id}: its hash does not fit its content")
         is_shared = seq <= session.parent_seq
         made = look.calls.get(call_id)
         is_settled = answer_seq is not None or status == "cancelled"
         if not is_shared and made != (message_id, seq, name) and not (made is None and is_settled):
             look.wrong(seq, f"the call {call_id} is noted otherwise than it was made")
-        answers = look.results.get(call_id, set())
+        answers = look.results.get(call_id, {})
         if answer_seq is not None and (answer_seq, answer_id) not in answers:
             look.wrong(answer_seq, f"the call {call_id} is noted as answered, and is not")
         if answer_seq is None and any(place > seq for place, _ in answers):
             look.wrong(seq, f"the call {call_id} was answered, and is not noted so")
+        if status not in _statuses(look, call_id, (answer_seq, answer_id)):
+            look.wrong(seq, f"the call {call_id} has the status {status!r}, which does not fit its messages")
     for call_id in look.calls.keys() - noted:
         look.wrong(look.calls[call_id][1], f"the call {call_id} is not noted")
+
+
+def _statuses(look: _Look, call_id: str, answer: tuple[int | None, str | None]) -> Sequence[str]:
+    """What the status of a call may be, by what the messages say."""
+    is_error = look.results.get(call_id, {}).get(answer)  # type: ignore[arg-type]
+    if is_error is not None:
+        return ("failed",) if is_error else ("succeeded",)
+    if answer[0] is not None:
+        return STATUSES  # an answer that is not there: listed already
+    if call_id in look.unusable:
+        return "failed", "cancelled"
+    return ("pending", "cancelled") if call_id in look.calls else ("pending", "cancelled", "failed")
 
 
 # --- what cannot be read at once -------------------------------------------------------------------------------------

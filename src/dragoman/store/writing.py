@@ -23,11 +23,11 @@ from dragoman.message import (
     usage_problems,
 )
 from dragoman.store.attached import noted
-from dragoman.store.calls import answered, called, maybe
+from dragoman.store.calls import REOPENED, answered, called, maybe
 from dragoman.store.lineage import lineage
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.reading import unknown_message
-from dragoman.store.row_hash import check_row, rehashed, row_hash
+from dragoman.store.row_hash import check_row, row_hash
 from dragoman.store.rows import Columns, columns_from, hash_of, micros
 from dragoman.store.sessions import alone_in, listed_at
 
@@ -284,8 +284,7 @@ def _forgotten(session_id: str, seq: int) -> Generator[Statement, Rows, None]:
         (session_id, seq),
     )
     yield (
-        "UPDATE tool_calls SET result_message_id = NULL, status = 'pending', completed_at = NULL, result_seq = NULL,"
-        f" {rehashed(completed_at='NULL')} WHERE session_id = ? AND result_seq = ?",
+        f"UPDATE tool_calls SET {REOPENED} WHERE session_id = ? AND result_seq = ?",
         (session_id, seq),
     )
 
