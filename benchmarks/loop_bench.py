@@ -102,6 +102,35 @@ def get_of(path: str) -> Ask:
     return ask
 
 
+def page_of(letters: int, inputs: int) -> Ask:
+    """The newest letters of a mailbox that was filled with large ones."""
+    is_filled = False
+
+    async def ask(http: aiohttp.ClientSession) -> None:
+        nonlocal is_filled
+        if not is_filled:
+            await fill_mailbox(http, letters, inputs)
+            await _lag(http)  # what filling it took is not counted
+            is_filled = True
+        await get_of("/api/v1/mail/inbox/AGENT-C?limit=200")(http)
+
+    return ask
+
+
+async def fill_mailbox(http: aiohttp.ClientSession, letters: int, inputs: int) -> None:
+    wanted = [{"id": f"i{at}", "type": "string", "description": "x" * 2_000} for at in range(inputs)]
+    for _ in range(letters):
+        body = {
+            **_letter({}),
+            "type": "needs_input",
+            "recipient_id": "AGENT-C",
+            "payload": {"requested_inputs": wanted},
+        }
+        async with http.post("/api/v1/mail", data=json.dumps(body), headers=_JSON) as answer:
+            text = await answer.read()
+        assert answer.status == 201, text[:500]
+
+
 _JSON = {"content-type": "application/json"}
 
 
@@ -145,6 +174,7 @@ def cases(asked: argparse.Namespace) -> dict[str, Ask]:
         f"a letter that depends on {asked.needs:,} tasks": letter_of(lambda: needs),
         "a letter of 4 MiB": letter_of(lambda: {"note": text[: MAX_BYTES - 4096]}),
         f"a letter of {asked.values:,} JSON values": letter_of(lambda: {"note": [{"a": 1}] * (asked.values // 2 - 50)}),
+        f"a page of {asked.letters} letters that ask for {asked.inputs} inputs": page_of(asked.letters, asked.inputs),
         "a page of 200 messages": get_of(f"/api/v1/agent/history?threadId={LONG}&limit=200"),
         "a search of 1,000 characters": get_of(SEARCH + "word%20" * 140),
         "a list of 200 threads": get_of("/api/v1/agent/threads?limit=200"),
@@ -193,6 +223,8 @@ def main() -> None:
     parser.add_argument("--tools", type=int, default=64, help="of one run")
     parser.add_argument("--calls", type=int, default=128, help="of one answer")
     parser.add_argument("--needs", type=int, default=1_000, help="tasks that a letter depends on")
+    parser.add_argument("--letters", type=int, default=32, help="of one mailbox")
+    parser.add_argument("--inputs", type=int, default=256, help="that each of these letters asks for")
     parser.add_argument("--thread", type=int, default=10_000, help="messages of the long thread")
     parser.add_argument("--json-to", type=Path, help="write the figures to this file, too")
     asked = parser.parse_args()

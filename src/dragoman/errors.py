@@ -186,7 +186,7 @@ class EnvelopeError(InputError):
 
 class LetterError(InputError):
     """Codes: invalid_letter, unknown_letter_type, unsupported_protocol_version, inconsistent_result,
-    invalid_answer, sender_mismatch, letter_too_large, too_many_dependencies; and of what a broker has
+    invalid_answer, sender_mismatch, letter_too_large, too_many_dependencies, too_many_inputs; and of what a broker has
     brought: unsigned_letter, unknown_mail_key, forged_letter, wrong_mailbox, stale_letter.
 
     ``problems`` lists every one found, each beginning with its JSON path.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from dragoman.letters import needs_input_letter, write_letter
+from dragoman.mail import posting
+from dragoman.server.mail import letter_page, values
 from tests.server.conftest import Serving
 from tests.server.test_mail import SECRET, WHEN, Caller, ops, result, server
 from tests.server.test_threads import code_of, told
@@ -132,3 +135,86 @@ async def test_trends_are_of_all_together_and_of_each_and_of_one_team_alone(serv
     stranger = Caller(server, await server.key("ada", scopes=("mail",), team_id="other"))
     assert (await told(stranger.get("/trends")))["groups"] == []
     assert await code_of(ops.get("/trends?by=moon"), 422) == "invalid_parameter"
+
+
+# --- large letters ---------------------------------------------------------------------------------------------------
+
+
+def large(task_id: str, size: int = 300_000) -> bytes:
+    return result(task_id, context={"note": "x" * size})
+
+
+async def test_a_mailbox_is_read_in_pages_that_are_bounded_by_size_and_none_is_missed(
+    ops: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(letter_page, "PAGE_SIZE", 500)
+    tasks = [f"T-{at}" for at in range(5)]
+    for task in tasks:
+        await told(ops.post("", result(task)), 201)
+    for path, order in (("/inbox/ARCH?limit=200", tasks[::-1]), ("/inbox/ARCH?limit=1", tasks[::-1])):
+        seen, page = [], await told(ops.get(path))
+        while True:
+            assert sum(len(json.dumps(one["letter"])) for one in page["letters"]) < 1_000
+            seen += [one["task_id"] for one in page["letters"]]
+            assert page["has_more"] is (page["cursor"] is not None)
+            if not page["has_more"]:
+                break
+            page = await told(ops.get(f"{path}&cursor={page['cursor']}"))
+        assert seen == order
+
+
+async def test_the_letters_of_a_task_go_on_behind_a_cursor(ops: Caller) -> None:
+    ids = [(await told(ops.post("", result(output=f"{at}")), 201))["letter_id"] for at in range(3)]
+    first = await told(ops.get("/tasks/T-1?limit=2"))
+    rest = await told(ops.get(f"/tasks/T-1?limit=2&cursor={first['cursor']}"))
+    assert [one["letter_id"] for one in first["letters"] + rest["letters"]] == ids
+    assert (first["has_more"], rest["has_more"], rest["cursor"]) == (True, False, None)
+
+
+@pytest.mark.parametrize("path", ["/inbox/ARCH", "/tasks/T-1"])
+async def test_a_cursor_that_is_none_is_refused(ops: Caller, path: str) -> None:
+    assert await code_of(ops.get(f"{path}?cursor=x"), 400) == "invalid_cursor"
+
+
+async def test_letters_that_do_not_fit_into_an_answer_stay_for_the_next_receiver(
+    ops: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(letter_page, "PAGE_SIZE", 500)
+    tasks = [f"T-{at}" for at in range(4)]
+    for task in tasks:
+        await told(ops.post("", result(task)), 201)
+    seen: list[tuple[str, int]] = []
+    while found := await ops.receive("ARCH", limit=100):
+        assert len(found) <= 2
+        seen += [(one["letter"]["task_id"], one["attempts"]) for one in found]
+    assert seen == [(task, 1) for task in tasks]
+
+
+async def test_large_letters_are_converted_off_the_event_loop(ops: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+
+    def note(*given: Any) -> Any:
+        threads.append(threading.get_ident())
+        return posting.shown(*given)
+
+    monkeypatch.setattr(values, "shown", note)
+    await told(ops.post("", large("T-1")), 201)
+    await told(ops.get("/inbox/ARCH"))
+    await told(ops.get("/tasks/T-1"))
+    (held,) = await ops.receive("ARCH")
+    await told(ops.get(f"/letters/ARCH/{held['letter_id']}"))
+    async with ops.get("/inbox/ARCH/stream?last_event_id=0") as stream:
+        while b"data:" not in await stream.content.readline():
+            pass
+    assert len(threads) == 6
+    assert threading.get_ident() not in threads
+
+
+async def test_a_letter_that_asks_for_too_many_inputs_is_refused(ops: Caller) -> None:
+    def letter(count: int) -> bytes:
+        inputs = [{"id": f"i{at}", "type": "string", "description": "x"} for at in range(count)]
+        given = {"sender_id": "CA", "recipient_id": "ARCH", "task_id": "T-1", "timestamp": WHEN}
+        return write_letter(needs_input_letter(**given, requested_inputs=inputs))
+
+    assert await code_of(ops.post("", letter(257)), 422) == "too_many_inputs"
+    await told(ops.post("", letter(256)), 201)

@@ -90,7 +90,7 @@ async def inbox(
         if task is not None:
             found = [one for one in await mail.thread(task) if recipient in (None, one.posted.recipient_id)][:limit]
         elif recipient is not None:
-            found = await kept.mail.newest(recipient, mail.team_id, limit)
+            found = [one for _, one in await kept.mail.newest(recipient, mail.team_id, limit)]
         else:
             _print_mailboxes(await mail.counts(), json=json)
             return

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     Effect = Operation[Any] | Callable[["Delivery"], Operation[Any] | Generator[Statement, Rows, Any]]
 
 MOST_NEEDS: Final = 1_000  # tasks that a letter may depend on
+MOST_INPUTS: Final = 256  # inputs that a letter may ask for
 OUTBOX: Final = "outbox"
 LEASE_S: Final = 60.0
 _MANY: Final = 1_000_000
@@ -247,6 +248,10 @@ class Mail:
         if len(letter.depends_on) > MOST_NEEDS:
             what = f"context.depends_on: {len(letter.depends_on)} tasks are more than the {MOST_NEEDS} allowed"
             raise LetterError((what,), code="too_many_dependencies")
+        if isinstance(letter, NeedsInputLetter) and len(letter.payload.requested_inputs) > MOST_INPUTS:
+            count = len(letter.payload.requested_inputs)
+            what = f"payload.requested_inputs: {count} inputs are more than the {MOST_INPUTS} allowed"
+            raise LetterError((what,), code="too_many_inputs")
         ids = await self._asked_for(letter) if letter.in_reply_to is not None else None
         terms: dict[str, Any] = {"text": text, "ids": ids, "team_id": self.team_id, "user_id": self.user_id, **links}
         posted = await off_loop(len(text), functools.partial(posted_of, letter, self.sealing, **terms))
@@ -314,9 +319,9 @@ class Mail:
 
         ``LetterError`` (``invalid_answer``) with every problem if it does not fit what was asked.
         """
-        if not isinstance(delivery.letter, NeedsInputLetter):
+        request = await off_loop(len(delivery.handed.posted.text), lambda: delivery.letter)
+        if not isinstance(request, NeedsInputLetter):
             raise LetterError(("type: only a needs_input letter is answered",))
-        request = delivery.letter
         said = {**(request.context or {}), "message_id": delivery.letter_id}
         made = answer_letter(
             request.replace(context=said),
@@ -338,7 +343,7 @@ class Mail:
             raise LetterError(
                 (f"recipient_id: the letter that it answers was {found.sender_id}'s, and it goes to whoever asked",)
             )
-        request = read_stored_letter(found.text.encode())
+        request = await off_loop(len(found.text), read_stored_letter, found.text.encode())
         if letter.is_answer and isinstance(request, NeedsInputLetter):
             _refuse_if_not_asked(request, letter)
         return sensitive_ids(request)
@@ -394,7 +399,8 @@ class Mail:
         await self.store.mail.check_held(delivery.handed)
         posted = delivery.handed.posted
         sealed = await self.store.mail.sealed(posted)
-        letter = opened(msgspec.structs.replace(posted, sealed=sealed), self.sealing)
+        whole = msgspec.structs.replace(posted, sealed=sealed)
+        letter = await off_loop(len(posted.text), opened, whole, self.sealing)
         return letter.after(delivery.attempts or await self._attempts(posted))
 
     async def _attempts(self, posted: Posted) -> int:

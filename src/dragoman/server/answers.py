@@ -1,6 +1,7 @@
 """What is answered: a value as JSON, and where a list goes on.
 
     answer(value)                              200, never kept by anybody on the way
+    await answer_large(size, make)             the same for a large value, made and encoded off the event loop
     cursor_for(principal, session)             where the next page of sessions begins
     place_from(principal, text)                the same, read again; 400 if we did not make it for them
 
@@ -12,13 +13,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
 
+from dragoman.offload import off_loop
 from dragoman.server.principal import Principal
 from dragoman.server.refusing import Refusal
 from dragoman.store import Owners, Session
@@ -29,7 +31,15 @@ _CHECKED: Final = 12  # bytes that tell a cursor that was changed
 
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A value as JSON."""
-    data = msgspec.json.encode(value)
+    return _json(msgspec.json.encode(value), status, headers)
+
+
+async def answer_large(size: int, make: Callable[[], Any]) -> Response:
+    """The value that a function returns, as JSON. ``size`` is about how many bytes it has."""
+    return _json(await off_loop(size, lambda: msgspec.json.encode(make())))
+
+
+def _json(data: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(
         data, status, media_type="application/json", headers={"cache-control": "no-store", **(headers or {})}
     )

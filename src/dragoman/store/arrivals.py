@@ -25,9 +25,10 @@ def behind(recipient_id: str, team_id: str, after: int, limit: int) -> Generator
 
 
 @operation
-def newest(recipient_id: str, team_id: str, limit: int) -> Generator[Statement, Rows, Rows]:
-    """What has arrived last, the newest first."""
-    return (yield f"{_FOUND} ORDER BY i.number DESC LIMIT ?", (recipient_id, team_id, limit))
+def newest(recipient_id: str, team_id: str, before: int | None, limit: int) -> Generator[Statement, Rows, Rows]:
+    """What has arrived last, or before a place, the newest first."""
+    place, number = ("", ()) if before is None else (" AND i.number < ?", (before,))
+    return (yield f"{_FOUND}{place} ORDER BY i.number DESC LIMIT ?", (recipient_id, team_id, *number, limit))
 
 
 @operation

@@ -30,6 +30,7 @@ from dragoman.letters.kept import (
     Receipt,
     SealedValue,
 )
+from dragoman.offload import off_loop
 from dragoman.store import arrivals, at_once, inbox, letters, taking
 from dragoman.store.inbox import Effect
 from dragoman.store.letters import Key, key_of
@@ -193,10 +194,13 @@ class MailRoom:
         session_id: str | None = None,
         user_id: str | None = None,
         team_id: str | None = None,
-        after: Posted | None = None,
+        after: Posted | tuple[int, str] | None = None,
         limit: int = 100,
     ) -> list[Standing]:
-        """Letters that fit, with where they stand, in the order in which they were taken."""
+        """Letters that fit, with where they stand, in the order in which they were taken.
+
+        ``after`` is the last letter of the page before, or when that was taken, in microseconds, and its id.
+        """
         given = {
             "recipient_id": recipient_id,
             "sender_id": sender_id,
@@ -207,24 +211,33 @@ class MailRoom:
             "team_id": team_id,
         }
         wanted = {name: value for name, value in given.items() if value is not None}
-        place = None if after is None or after.created_at is None else (micros(after.created_at), after.letter_id)
+        place = after if isinstance(after, tuple) else None
+        if isinstance(after, Posted) and after.created_at is not None:
+            place = micros(after.created_at), after.letter_id
         return await self._waiting(await self._store._read(letters.find(wanted, place, limit)))
 
     async def arrivals(
         self, recipient_id: str, team_id: str = "", after: int = 0, limit: int = 100
     ) -> list[tuple[int, Standing]]:
         """What has arrived in a mailbox behind a place, each with its own, in order."""
-        rows = await self._store._read_little(arrivals.behind(recipient_id, team_id, after, limit))
-        return [(int(row[-1]), standing) for row, standing in zip(rows, await self._waiting(rows), strict=True)]
+        if await self.last_number(recipient_id, team_id) <= after:
+            return []  # to look is cheap, and clients that wait do it often
+        return await self._numbered(await self._store._read(arrivals.behind(recipient_id, team_id, after, limit)))
 
-    async def newest(self, recipient_id: str, team_id: str = "", limit: int = 50) -> list[Standing]:
-        """What has arrived in a mailbox last, the newest first."""
-        return await self._waiting(await self._store._read(arrivals.newest(recipient_id, team_id, limit)))
+    async def newest(
+        self, recipient_id: str, team_id: str = "", limit: int = 50, *, before: int | None = None
+    ) -> list[tuple[int, Standing]]:
+        """What has arrived in a mailbox last, or before a place, each with its own, the newest first."""
+        return await self._numbered(await self._store._read(arrivals.newest(recipient_id, team_id, before, limit)))
+
+    async def _numbered(self, rows: Sequence[Sequence[Any]]) -> list[tuple[int, Standing]]:
+        return [(int(row[-1]), standing) for row, standing in zip(rows, await self._waiting(rows), strict=True)]
 
     async def _waiting(self, rows: Sequence[Sequence[Any]]) -> list[Standing]:
         """Letters with where they stand, and what they wait for."""
         now = self._store.clock()
-        found = [_standing(row, now) for row in rows]
+        size = sum(len(row[13]) for row in rows)
+        found = await off_loop(size, lambda: [_standing(row, now) for row in rows])
         held = [key_of(one.posted) for one in found if one.state in ("held", "away")]
         if not held:
             return found

@@ -15,6 +15,7 @@ there.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Annotated, Any, Final, TypeVar
@@ -25,18 +26,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.letters import write_letter
-from dragoman.mail import Delivery
+from dragoman.mail import Delivery, Mail
 from dragoman.mail.measures import MailboxMeasures
-from dragoman.server.answers import answer
-from dragoman.server.asking import json_body, read_as, whole_number
+from dragoman.server.answers import answer, answer_large
+from dragoman.server.asking import json_body, read_as, text_param, whole_number
 from dragoman.server.endpoint import Endpoint, Query
-from dragoman.server.mail.values import Letters, letter_told, plain_letter
+from dragoman.server.mail.letter_page import SLICE, read_page, within_size
+from dragoman.server.mail.values import JsonObject, Letters, answer_letters, invalid_cursor, plain_letter
 from dragoman.server.mailroom import SCOPE, agents_of, mail_of, refuse_mailbox_of
 from dragoman.server.principal import principal_of
 from dragoman.server.refusing import Refusal
 from dragoman.server.state import doors_of
+from dragoman.store.mail import Standing
 
 _PATH: Final = "/api/v1/mail/inbox/{recipient}"
+_NUMBER: Final = re.compile(r"[0-9]{1,15}")
 _MOST_S: Final = 3_600.0
 _MOST_WAIT_S: Final = 30.0
 Seconds = Annotated[float, Meta(gt=0, le=_MOST_S)]
@@ -65,7 +69,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     lease: str  # what to say to be done with it
     until: datetime  # when somebody else may get it
     attempts: int  # the how-manieth time it is handed out
-    letter: dict[str, Any]
+    letter: JsonObject
 
 
 class Deliveries(msgspec.Struct, frozen=True):
@@ -124,7 +128,7 @@ class ExtendTold(msgspec.Struct, frozen=True):
 class OpenTold(msgspec.Struct, frozen=True):
     """The letter with what is sensitive in it."""
 
-    letter: dict[str, Any]
+    letter: JsonObject
 
 
 class AnswerTold(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,9 +156,16 @@ async def look(request: Request) -> Response:
     """The newest letters of a mailbox, without a lease."""
     recipient = _recipient(request)
     limit = whole_number(request, "limit", default=50, most=200)
+    begin = _number_from(text_param(request, "cursor", None))
     mail = mail_of(request)
-    found = await mail.store.mail.newest(recipient, mail.team_id, limit)
-    return answer(Letters(letters=[letter_told(one) for one in found]))
+
+    async def read(last: tuple[int, Standing] | None, count: int) -> list[tuple[int, Standing]]:
+        before = begin if last is None else last[0]
+        return await mail.store.mail.newest(recipient, mail.team_id, count, before=before)
+
+    page = await read_page(read, limit, lambda item: len(item[1].posted.text))
+    cursor = str(page.items[-1][0]) if page.has_more else None
+    return await answer_letters([standing for _, standing in page.items], cursor)
 
 
 async def receive(request: Request) -> Response:
@@ -165,12 +176,34 @@ async def receive(request: Request) -> Response:
     until = asyncio.get_running_loop().time() + asked.wait_s
     with mail.waking.wait_for(f"{mail.team_id}/{recipient}") as wait:
         while True:
-            found = await mail.receive(recipient, lease_s=asked.lease_s, limit=asked.limit, letter_id=asked.letter_id)
+            found = await _take(mail, recipient, asked)
             left = until - asyncio.get_running_loop().time()
             if found or left <= 0 or doors_of(request).runs.is_stopping or await request.is_disconnected():
                 break
             await wait.pause(left)
-    return answer(Deliveries([_held(delivery) for delivery in found]))
+    size = sum(map(_size, found))
+    return await answer_large(size, lambda: Deliveries([_held(delivery) for delivery in found]))
+
+
+async def _take(mail: Mail, recipient: str, asked: Receive) -> list[Delivery]:
+    """Lease letters until there are enough, by count or by size; give back what does not fit into the answer."""
+    taken: list[Delivery] = []
+    while len(taken) < asked.limit:
+        wanted = min(SLICE, asked.limit - len(taken))
+        found = await mail.receive(recipient, lease_s=asked.lease_s, limit=wanted, letter_id=asked.letter_id)
+        taken.extend(found)
+        room = within_size(taken, _size)
+        for delivery in taken[room:]:
+            await mail.give_back(delivery)
+        if room < len(taken):
+            return taken[:room]
+        if len(found) < wanted:
+            break
+    return taken
+
+
+def _size(delivery: Delivery) -> int:
+    return len(delivery.handed.posted.text)
 
 
 def _held(delivery: Delivery) -> Held:
@@ -218,8 +251,8 @@ async def give_back(request: Request) -> Response:
 async def open_letter(request: Request) -> Response:
     """A letter with what is sensitive in it."""
     delivery, _ = await _delivery(request, ByLease)
-    plain: dict[str, Any] = msgspec.json.decode(write_letter(await delivery.opened()))
-    return answer(OpenTold(plain))
+    letter = await delivery.opened()
+    return await answer_large(_size(delivery), lambda: OpenTold(msgspec.Raw(write_letter(letter))))
 
 
 async def answer_letter(request: Request) -> Response:
@@ -237,6 +270,15 @@ async def _delivery(request: Request, wanted: type[Asked]) -> tuple[Delivery, As
     asked = read_as(await json_body(request), wanted)
     lease: str = getattr(asked, "lease", "")
     return await mail_of(request).delivery(recipient, request.path_params["letter_id"], lease), asked
+
+
+def _number_from(cursor: str | None) -> int | None:
+    """The place in a mailbox that a cursor names."""
+    if cursor is None:
+        return None
+    if not _NUMBER.fullmatch(cursor):
+        raise invalid_cursor()
+    return int(cursor)
 
 
 def _recipient(request: Request) -> str:
@@ -271,7 +313,10 @@ ENDPOINTS = (
         look,
         name="look_into_mailbox",
         summary="The newest letters of a mailbox, without taking them",
-        query=(Query("limit", {"type": "integer", "minimum": 1}, "how many letters at most"),),
+        query=(
+            Query("limit", {"type": "integer", "minimum": 1}, "how many letters at most"),
+            Query("cursor", {"type": "string"}, "where to begin: the cursor of the page before"),
+        ),
         answers={200: Letters},
         scope=SCOPE,
     ),

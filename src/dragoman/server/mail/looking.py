@@ -5,6 +5,7 @@ The one rule: a key that speaks as certain agents sees letters from them and to 
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,23 +14,37 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.errors import UnknownLetterError
-from dragoman.letters.kept import DeadLetter
+from dragoman.letters.kept import DeadLetter, Posted
 from dragoman.mail.graph import Spend, letter_graph
-from dragoman.server.answers import answer
+from dragoman.server.answers import answer, answer_large
 from dragoman.server.asking import text_param, whole_number
 from dragoman.server.endpoint import Endpoint, Query
 from dragoman.server.evaluation import EvaluationTold, told
 from dragoman.server.history import shown
+from dragoman.server.mail.letter_page import Page, read_page, within_size
 from dragoman.server.mail.sending import Sent
-from dragoman.server.mail.values import DeadTold, DeadWhole, Letters, LetterTold, dead_told, dead_whole, letter_told
+from dragoman.server.mail.values import (
+    DeadTold,
+    DeadWhole,
+    Letters,
+    LetterTold,
+    answer_letters,
+    dead_told,
+    dead_whole,
+    invalid_cursor,
+    letter_told,
+)
 from dragoman.server.mailroom import SCOPE, agents_of, mail_of
 from dragoman.server.principal import principal_of
 from dragoman.server.refusing import not_found
 from dragoman.server.rows import HistoryRow
 from dragoman.server.state import doors_of
+from dragoman.store.mail import Standing
+from dragoman.store.rows import micros
 from dragoman.store.values import ToolCallStatus
 
 _MOST: Final = 500
+_CURSOR: Final = re.compile(r"([0-9]{1,18})\.([A-Za-z0-9_.:-]{1,128})")
 
 
 class DeadLetters(msgspec.Struct, frozen=True):
@@ -67,17 +82,42 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: list[CallTold]
     spend: Spend | None
     evaluations: list[EvaluationTold]
-    thread: list[LetterTold]  # the letters of its task
+    thread: list[LetterTold]  # the first letters of its task; all of them if they fit into an answer
 
 
 async def thread(request: Request) -> Response:
     """The letters of a task."""
     limit = whole_number(request, "limit", default=200, most=_MOST)
-    found = await mail_of(request).thread(request.path_params["task_id"], limit)
-    seen = [letter_told(one) for one in found if _sees(request, one.posted.sender_id, one.posted.recipient_id)]
-    if not seen:
+    cursor = text_param(request, "cursor", None)
+    page = await _thread(request, request.path_params["task_id"], limit, _place_from(cursor))
+    seen = [one for one in page.items if _is_seen(request, one)]
+    if not seen and not page.has_more:
         raise not_found()
-    return answer(Letters(letters=seen))
+    return await answer_letters(seen, _cursor_of(page.items[-1].posted) if page.has_more else None)
+
+
+async def _thread(request: Request, task_id: str, limit: int, begin: tuple[int, str] | None = None) -> Page[Standing]:
+    """Letters of a task behind a place, as many as one answer may have."""
+
+    async def read(last: Standing | None, count: int) -> list[Standing]:
+        after = begin if last is None else last.posted
+        return await mail_of(request).letters(task_id=task_id, after=after, limit=count)
+
+    return await read_page(read, limit, _size)
+
+
+def _cursor_of(posted: Posted) -> str:
+    taken = 0 if posted.created_at is None else micros(posted.created_at)
+    return f"{taken}.{posted.letter_id}"
+
+
+def _place_from(cursor: str | None) -> tuple[int, str] | None:
+    """When the letter of a cursor was taken, and its id."""
+    if cursor is None:
+        return None
+    if not (place := _CURSOR.fullmatch(cursor)):
+        raise invalid_cursor()
+    return int(place[1]), place[2]
 
 
 async def graph(request: Request) -> Response:
@@ -91,21 +131,21 @@ async def graph(request: Request) -> Response:
     if not _sees(request, posted.sender_id, posted.recipient_id):
         raise not_found()
     session = found.session
-    return answer(
-        Graph(
+    messages = [] if session is None else await shown(doors_of(request).store, session, list(found.messages))
+    letters = [one for one in found.thread[: within_size(found.thread, _size)] if _is_seen(request, one)]
+
+    def make() -> Graph:
+        return Graph(
             letter=letter_told(found.letter),
             session=None if session is None else _session(session),
-            messages=[] if session is None else await shown(doors_of(request).store, session, list(found.messages)),
+            messages=messages,
             tool_calls=[_call(call) for call in found.tool_calls],
             spend=found.spend,
             evaluations=[told(one) for one in found.evaluations],
-            thread=[
-                letter_told(one)
-                for one in found.thread
-                if _sees(request, one.posted.sender_id, one.posted.recipient_id)
-            ],
+            thread=[letter_told(one) for one in letters],
         )
-    )
+
+    return await answer_large(_size(found.letter) + sum(map(_size, letters)), make)
 
 
 async def dead_letters(request: Request) -> Response:
@@ -121,7 +161,8 @@ async def dead_letters(request: Request) -> Response:
 
 async def dead_letter(request: Request) -> Response:
     """One of them, with what came."""
-    return answer(dead_whole(await _dead(request), mail_of(request)))
+    dead, mail = await _dead(request), mail_of(request)
+    return await answer_large(len(dead.raw or b""), lambda: dead_whole(dead, mail))
 
 
 async def _dead(request: Request) -> DeadLetter:
@@ -150,6 +191,14 @@ def _sees(request: Request, *agents: str) -> bool:
     return not own or not own.isdisjoint(agents)
 
 
+def _is_seen(request: Request, standing: Standing) -> bool:
+    return _sees(request, standing.posted.sender_id, standing.posted.recipient_id)
+
+
+def _size(standing: Standing) -> int:
+    return len(standing.posted.text)
+
+
 def _session(session: Any) -> SessionBehind:
     return SessionBehind(id=session.id, title=session.title, model=session.active_model, updated_at=session.updated_at)
 
@@ -165,7 +214,10 @@ ENDPOINTS = (
         thread,
         name="task_letters",
         summary="The letters of a task, in the order in which they were taken",
-        query=(Query("limit", {"type": "integer", "minimum": 1}, "how many letters at most"),),
+        query=(
+            Query("limit", {"type": "integer", "minimum": 1}, "how many letters at most"),
+            Query("cursor", {"type": "string"}, "where to begin: the cursor of the page before"),
+        ),
         answers={200: Letters},
         scope=SCOPE,
     ),

@@ -15,6 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from dragoman.offload import off_loop
 from dragoman.server.asking import text_param
 from dragoman.server.endpoint import Endpoint, EventStream, Query
 from dragoman.server.mail.values import letter_told
@@ -23,8 +24,9 @@ from dragoman.server.principal import authenticated
 from dragoman.server.refusing import Refusal
 from dragoman.server.runs.framing import KEEP_ALIVE
 from dragoman.server.state import doors_of
+from dragoman.store.mail import Standing
 
-_PAGE: Final = 100
+_PAGE: Final = 16  # letters that are read from the store at once
 _QUIET_S: Final = 15.0
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")
 _HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
@@ -54,8 +56,7 @@ async def _frames(request: Request, recipient: str, after: int) -> AsyncIterator
         while not doors_of(request).runs.is_stopping:
             found = await mail.store.mail.arrivals(recipient, mail.team_id, after, _PAGE)
             for number, standing in found:
-                text = msgspec.json.encode(letter_told(standing)).decode().translate(_LINE_ENDS)
-                yield f"id: {number}\nevent: letter\ndata: {text}\n\n".encode()
+                yield await off_loop(len(standing.posted.text), _frame, number, standing)
                 after = number
             if found:
                 wait.found()
@@ -67,6 +68,11 @@ async def _frames(request: Request, recipient: str, after: int) -> AsyncIterator
                 if not await _is_still_let_in(request):
                     return
                 yield KEEP_ALIVE
+
+
+def _frame(number: int, standing: Standing) -> bytes:
+    text = msgspec.json.encode(letter_told(standing)).decode().translate(_LINE_ENDS)
+    return f"id: {number}\nevent: letter\ndata: {text}\n\n".encode()
 
 
 async def _is_still_let_in(request: Request) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Final
 
 import msgspec
+from starlette.responses import Response
 
 from dragoman.letters import write_letter
 from dragoman.letters.kept import DeadLetter, LetterState, Posted
@@ -13,9 +14,12 @@ from dragoman.mail import Mail
 from dragoman.mail.posting import shown
 from dragoman.mail.seen import seen
 from dragoman.redaction import Redactor
+from dragoman.server.answers import answer_large
+from dragoman.server.refusing import Refusal
 from dragoman.store.mail import Standing
 
 _REDACTOR: Final = Redactor()
+JsonObject = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]
 
 
 class LetterTold(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,13 +40,15 @@ class LetterTold(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: tuple[str, ...] = ()  # tasks that have not succeeded
     session_id: str | None = None
     turn_id: str | None = None
-    letter: dict[str, Any]
+    letter: JsonObject
 
 
 class Letters(msgspec.Struct, frozen=True, kw_only=True):
     """Letters: those of a task in the order in which they were taken, those of a mailbox the newest first."""
 
     letters: list[LetterTold]
+    has_more: bool = False  # there are more: beyond the limit, or because this page is as large as one may be
+    cursor: str | None = None  # where the next page begins
 
 
 class DeadTold(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,10 +96,24 @@ def letter_told(standing: Standing) -> LetterTold:
     )
 
 
-def plain_letter(posted: Posted, attempts: int) -> dict[str, Any]:
+async def answer_letters(found: list[Standing], cursor: str | None) -> Response:
+    """A page of letters, and where the next one begins."""
+    size = sum(len(one.posted.text) for one in found)
+
+    def make() -> Letters:
+        return Letters(letters=[letter_told(one) for one in found], has_more=cursor is not None, cursor=cursor)
+
+    return await answer_large(size, make)
+
+
+def invalid_cursor() -> Refusal:
+    """The refusal of a cursor that no page of letters had."""
+    return Refusal(400, "invalid_cursor", "The cursor is not one of this list. Begin again without one.")
+
+
+def plain_letter(posted: Posted, attempts: int) -> msgspec.Raw:
     """A letter as JSON, with its secrets masked and the retries of so many attempts counted."""
-    plain: dict[str, Any] = msgspec.json.decode(write_letter(shown(posted, attempts)))
-    return plain
+    return msgspec.Raw(write_letter(shown(posted, attempts)))
 
 
 def dead_told(dead: DeadLetter) -> DeadTold:
