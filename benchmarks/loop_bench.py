@@ -156,6 +156,8 @@ def cases(asked: argparse.Namespace) -> dict[str, Ask]:
     text = "word " * (MAX_BYTES // 5 - 200)
     state = {"state": {"list": [{"a": 1}] * (asked.values // 2 - 50)}}
     history = {"messages": [_user(f"message {at}", f"m{at}") for at in range(asked.messages)]}
+    many = [{"type": "text", "text": "a"}] * 250
+    parts = {"messages": [{**_user("", f"m{at}"), "content": many} for at in range(asked.parts // 250)]}
     choice = {"properties": {"x": {"enum": list(range(asked.schema_values - 20))}}}
     tools = [{"name": f"t{at}", "description": "", "parameters": choice} for at in range(2)]
     names = [{"name": f"t{at}", "description": "", "parameters": _pattern(at)} for at in range(asked.tools)]
@@ -164,6 +166,7 @@ def cases(asked: argparse.Namespace) -> dict[str, Ask]:
         IDLE: ask_nothing,
         "a run: one message of 4 MiB": run_of(lambda: {"messages": [_user(text)]}),
         f"a run: {asked.messages:,} messages on a new thread": run_of(lambda: history),
+        f"a run: {asked.parts:,} parts in messages of 250": run_of(lambda: parts),
         f"a run: state of {asked.values:,} JSON values": run_of(lambda: state),
         "a run: two tools with as many values as allowed": run_of(lambda: {"tools": tools}),
         f"a run: {asked.tools} tools with a heavy pattern each": run_of(lambda: {"tools": names}),
@@ -218,6 +221,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="how often each request is made")
     parser.add_argument("--only", default="", help="only requests with this in their name")
     parser.add_argument("--messages", type=int, default=5_000, help="of one run")
+    parser.add_argument("--parts", type=int, default=10_000, help="of all messages of one run")
     parser.add_argument("--values", type=int, default=100_000, help="JSON values of one body")
     parser.add_argument("--schema-values", type=int, default=10_000, help="of one tool's schema")
     parser.add_argument("--tools", type=int, default=64, help="of one run")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import UTC, datetime
 
 import pytest
 
-from dragoman.offload import LARGE, in_turns, off_loop
+from dragoman.message import Message, MessageMetadata, Role, TextBlock
+from dragoman.offload import LARGE, in_turns, off_loop, size_of
 
 
 def test_large_work_runs_in_a_thread_and_small_work_at_once() -> None:
@@ -36,3 +38,23 @@ def test_other_tasks_run_while_a_long_list_is_worked_through() -> None:
     assert [number for name, number in done if name == "a"] == list(range(300))
     first_of_b = next(at for at, (name, _) in enumerate(done) if name == "b")
     assert first_of_b < 100  # not behind all of the other's
+
+
+def test_large_items_are_worked_through_one_at_a_time() -> None:
+    done: list[str] = []
+
+    async def work(name: str) -> None:
+        async for _ in in_turns(range(2), size=lambda _: LARGE):
+            done.append(name)
+
+    async def both() -> None:
+        await asyncio.gather(work("a"), work("b"))
+
+    asyncio.run(both())
+    assert done == ["a", "b", "a", "b"]
+
+
+def test_a_message_with_many_blocks_counts_as_many_messages() -> None:
+    block = TextBlock("a")
+    one = Message("m", "s", Role.USER, (block,) * 256, MessageMetadata(), datetime(2026, 11, 15, tzinfo=UTC))
+    assert size_of([one]) >= LARGE > size_of([one.replace(content=(block,))] * 100)

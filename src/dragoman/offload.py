@@ -1,7 +1,8 @@
 """Work on large input, done in a thread so that the event loop goes on.
 
     value = await off_loop(len(data), read_json, data)        at once if it is small, else in a thread
-    async for item in in_turns(items):                        the items of a list; others run after every few of them
+    async for item in in_turns(items, size):                  the items of a list; others run after every few of them
+    size_of(messages)                                         what messages count as, by their blocks
 
 A thread of Python code gives the interpreter lock back every few milliseconds; one call into a C library does not. So
 this helps where the work consists of many small steps, and limits on counts have to keep each single step short.
@@ -11,13 +12,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 LARGE: Final = 64 * 1024  # bytes, or what takes as long as reading so many
-A_MESSAGE: Final = 512  # what a message of a history counts as
+A_MESSAGE: Final = 256  # what a message of a history counts as,
+A_BLOCK: Final = 256  # and each of its blocks
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_FEW: Final = 64
+_AN_ITEM: Final = LARGE // 64
+
+
+class HasContent(Protocol):
+    """A message, of which only the number of blocks matters here."""
+
+    @property
+    def content(self) -> tuple[Any, ...]: ...
 
 
 async def off_loop(size: int, call: Callable[..., Result], *arguments: object) -> Result:
@@ -27,9 +36,17 @@ async def off_loop(size: int, call: Callable[..., Result], *arguments: object) -
     return await asyncio.to_thread(call, *arguments)
 
 
-async def in_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
-    """Items of which each takes a moment. The event loop runs other tasks after every few of them."""
-    for number, item in enumerate(items, 1):
+async def in_turns(items: Iterable[Item], size: Callable[[Item], int] = lambda _: 0) -> AsyncIterator[Item]:
+    """Items of which each takes a moment, or longer by its size. The event loop runs other tasks after some of them."""
+    total = 0
+    for item in items:
         yield item
-        if number % _FEW == 0:
+        total += _AN_ITEM + size(item)
+        if total >= LARGE:
+            total = 0
             await asyncio.sleep(0)
+
+
+def size_of(messages: Iterable[HasContent]) -> int:
+    """What messages count as: a message with many short blocks takes as long as many messages."""
+    return sum(A_MESSAGE + A_BLOCK * len(message.content) for message in messages)

@@ -25,7 +25,7 @@ from dragoman.blobs import Blobs, FolderBlobs
 from dragoman.errors import DragomanError, FormatError, UnknownSessionError
 from dragoman.ids import UlidSource
 from dragoman.message import Message
-from dragoman.offload import A_MESSAGE, in_turns, off_loop
+from dragoman.offload import in_turns, off_loop, size_of
 from dragoman.store import (
     archive,
     at_once,
@@ -426,14 +426,15 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
 
     async def _rows(self, found: Iterable[Found | Row]) -> list[Row]:
         rows = []
-        async for one in in_turns(found):
+        async for one in in_turns(found, _size_of_row):
             if isinstance(one, Row):
                 rows.append(one)
                 continue
             blobs = {} if one.columns.blobs_json is None else await self._large(one)
-            message = message_from(one.session_id, one.seq, one.columns, one.hash, blobs)
+            characters = len(one.columns.content_json) + len(one.columns.metadata_json)
+            size = characters + sum(map(len, blobs.values()))
+            message = await off_loop(size, message_from, one.session_id, one.seq, one.columns, one.hash, blobs)
             if not blobs:
-                characters = len(one.columns.content_json) + len(one.columns.metadata_json)
                 self._recent.put(one.session_id, one.seq, one.hash, message, characters)
             rows.append(Row(one.seq, message))
         return rows
@@ -701,4 +702,9 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
 def _size_of(messages: Sequence[Message]) -> int:
     """About how many bytes there are to encode."""
     texts = (getattr(block, "text", "") for message in messages for block in message.content)
-    return len(messages) * A_MESSAGE + sum(map(len, texts))
+    return size_of(messages) + sum(map(len, texts))
+
+
+def _size_of_row(row: Found | Row) -> int:
+    """How much there is to parse; nothing of a row that was read before."""
+    return 0 if isinstance(row, Row) else len(row.columns.content_json)

@@ -26,7 +26,7 @@ from dragoman.exchange import ErrorClass, Fault, Options, Reply, ResponseFormat,
 from dragoman.handoff import projected
 from dragoman.mending import repair
 from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, TextBlock, TokenUsage, ToolUseBlock, Usage
-from dragoman.offload import A_MESSAGE, off_loop
+from dragoman.offload import off_loop, size_of
 from dragoman.rules import calls_of
 from dragoman.settings import Endpoint
 from dragoman.store import Row
@@ -108,7 +108,7 @@ class _Asking:
         """Everything that is needed, and the row, before anything is asked."""
         endpoint = await turn.agent.endpoint(turn.model.provider)
         options = _options(turn)
-        fitted, written = await off_loop(len(turn.history) * A_MESSAGE, _written, turn, options)
+        fitted, written = await off_loop(size_of(turn.history), _written, turn, options)
         if turn.place is None:
             await turn.agent.store.unbroken(_make_place(turn))
         return cls._with_row(turn, endpoint, fitted, written)

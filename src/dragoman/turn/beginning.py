@@ -22,7 +22,7 @@ from dragoman.errors import FormatError, RoutingError, SettingsError, StoreError
 from dragoman.exchange import ErrorClass, StopReason, ToolDefinition
 from dragoman.ids import ToolIds, derived_ulid
 from dragoman.message import Message, MessageMetadata, MessageStatus, Role, TextBlock, ToolResultBlock, ToolUseBlock
-from dragoman.offload import A_MESSAGE, off_loop
+from dragoman.offload import off_loop, size_of
 from dragoman.routing import Decision, Policy, TurnFacts, decide, facts_of
 from dragoman.rules import Call, calls_of
 from dragoman.store import Row, Session
@@ -250,7 +250,7 @@ async def _decided(
     """Which model answers. It is told in any case; a refusal is raised."""
     began = time.perf_counter()
     policy = agent.policy(session)
-    size = len(history) * A_MESSAGE
+    size = size_of(history)
     gather = functools.partial(
         facts_of,
         history,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman.message import ImageBlock, Role
+from dragoman.server.runs import preparing
+from dragoman.turn import answering, beginning
 from tests.server.conftest import Serving, serving
 from tests.server.runs.conftest import post, refused, run_input, types, user
 from tests.server.runs.test_refusals import PNG, picture
@@ -60,6 +63,30 @@ async def test_a_call_that_the_conversation_leaves_open_waits_for_the_client(cha
     assert types(await post(chat_server, run_input(*more, threadId="t", tools=[WEATHER])))[-1] == "RUN_FINISHED"
     assert [role for role, _ in await stored(chat_server, "t")] == ["user", "assistant", "tool", "tool", "assistant"]
     assert chat_server.fake.refused == []
+
+
+async def test_a_few_messages_with_many_parts_are_read_and_written_off_the_event_loop(
+    chat_server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[str, int] = {}
+
+    def watch(module: Any, name: str) -> None:
+        call = getattr(module, name)
+
+        def note(*given: Any, **named: Any) -> Any:
+            threads[name] = threading.get_ident()
+            return call(*given, **named)
+
+        monkeypatch.setattr(module, name, note)
+
+    for module, name in ((preparing, "read_messages"), (beginning, "facts_of"), (answering, "_written")):
+        watch(module, name)
+    chat_server.fake.say("Yes.")
+    parts = [{"type": "text", "text": "a"}] * 250
+    told = await post(chat_server, run_input(*[user(parts, f"m{at}") for at in range(4)], threadId="t"))
+    assert told[-1]["type"] == "RUN_FINISHED"
+    assert sorted(threads) == ["_written", "facts_of", "read_messages"]
+    assert threading.get_ident() not in threads.values()
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,11 @@ CASES: dict[str, tuple[dict[str, Any], int, str]] = {
         422,
         "too_many_messages",
     ),
+    "many parts in all messages together": (
+        {"messages": [user([{"type": "text", "text": "x"}] * 250, f"m{at}") for at in range(41)]},
+        422,
+        "too_many_blocks",
+    ),
     "many values": ({"state": {"list": [{}] * 100_000}}, 422, "too_many_values"),
     "a tool with a bad name": ({"tools": [tool_named("a b")]}, 422, "invalid_tool_schema"),
     "a tool with a schema that grows without end": (

@@ -29,7 +29,8 @@ from dragoman.value import check_plain
 
 Role = Literal["user", "assistant", "system", "developer", "tool", "reasoning", "activity"]
 MOST_MESSAGES: Final = 5_000
-MOST_PARTS: Final = 256
+MOST_PARTS: Final = 256  # of one message
+MOST_PARTS_OF_RUN: Final = 10_000  # of all messages together, calls of tools included
 MOST_TOOLS: Final = 128
 MOST_SCHEMA_VALUES: Final = 20_000  # of all tools together, references written out
 MOST_PATTERNS: Final = 64  # of all tools together
@@ -126,6 +127,12 @@ class MessageGiven(msgspec.Struct, frozen=True):
         return "\n".join(part.text for part in self.parts if isinstance(part, Words))
 
     @property
+    def part_count(self) -> int:
+        """How many parts it has, and calls of tools."""
+        calls = self.wire.get("toolCalls")
+        return max(1, len(self.parts)) + (len(calls) if isinstance(calls, list) else 0)
+
+    @property
     def files(self) -> tuple[File, ...]:
         """Its files."""
         return tuple(part for part in self.parts if isinstance(part, File))
@@ -153,10 +160,14 @@ def read_given(value: object) -> Given:
         what = f"messages has {len(said.messages)} items, more than the {MOST_MESSAGES} allowed. Send the newest ones."
         raise Refusal(422, "too_many_messages", what)
     state = _kept(said.state, "state")
+    messages = tuple(_message(wire, f"messages[{at}]") for at, wire in enumerate(said.messages))
+    if (count := sum(message.part_count for message in messages)) > MOST_PARTS_OF_RUN:
+        what = f"messages have {count} parts together, more than the {MOST_PARTS_OF_RUN} allowed. Send the newest ones."
+        raise Refusal(422, "too_many_blocks", what)
     return Given(
         thread_id=identifier(said.thread_id, "threadId"),
         run_id=identifier(said.run_id, "runId"),
-        messages=tuple(_message(wire, f"messages[{at}]") for at, wire in enumerate(said.messages)),
+        messages=messages,
         version=said.protocol_version,
         parent_run_id=None if said.parent_run_id is None else identifier(said.parent_run_id, "parentRunId"),
         state=None if state == {} else state,

@@ -32,7 +32,7 @@ from dragoman.message import (
     ToolResultBlock,
     VideoBlock,
 )
-from dragoman.offload import A_MESSAGE, in_turns, off_loop
+from dragoman.offload import A_BLOCK, A_MESSAGE, in_turns, off_loop, size_of
 from dragoman.server.refusing import Refusal
 from dragoman.server.runs.continuing import New, new_of, refuse_messages_to_questions, resumed_by
 from dragoman.server.runs.given import File, Given, MessageGiven, Words, bytes_of
@@ -133,9 +133,11 @@ class Preparing:
         given = {(one.id, _STORED_ROLES[one.role]): one for one in new.imported}
         wires = [_wire(one) for one in new.imported]
         reader = functools.partial(read_messages, wires, session_id="", created_at=self._doors.store.clock())
-        read = await off_loop(len(wires) * A_MESSAGE, reader)
+        size = sum(A_MESSAGE + A_BLOCK * one.part_count for one in new.imported)
+        read = await off_loop(size, reader)
         results = [await self._result_message(one) for one in new.answers]
-        earlier = [await self._earlier(one, given[wire_id_of(one), one.role]) async for one in in_turns(read)]
+        turns = in_turns(read, lambda one: size_of([one]))
+        earlier = [await self._earlier(one, given[wire_id_of(one), one.role]) async for one in turns]
         return (*results, *earlier)
 
     async def _check_waiting(self, answers: Iterable[MessageGiven]) -> None:
