@@ -519,7 +519,7 @@ def test_repair_says_what_it_did_and_does_it_once(tmp_path: Path, capsys: pytest
     capsys.readouterr()
     assert repair_file(source, in_place=True) == 0
     assert "nothing to repair" in capsys.readouterr().out
-    assert left_in(tmp_path) == ["in.jsonl", "in.jsonl.bak", "out.jsonl"]
+    assert left_in(tmp_path) == ["in.jsonl", "in.jsonl.bak", "in.jsonl.set-aside.jsonl", "out.jsonl"]
     assert check_file(source) == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -633,16 +634,23 @@ def test_a_valid_history_is_left_alone_and_a_broken_one_is_reported(history: lis
         assert repaired.actions == ()
 
 
+def said(messages: Iterable[Message]) -> set[str]:
+    found = set()
+    for one in messages:
+        for block in one.content:
+            inner = block.content if isinstance(block, ToolResultBlock) else ()
+            found |= {piece.text for piece in (block, *inner) if isinstance(piece, TextBlock | ThinkingBlock)}
+    return found
+
+
+@given(strategies.histories)
+def test_no_words_vanish_they_are_in_the_history_or_set_aside(history: list[Message]) -> None:
+    repaired = repair(history)
+    assert said(history) <= said(repaired.messages) | said(one.message for one in repaired.set_aside)
+
+
 @given(strategies.histories)
 def test_repair_makes_up_no_words(history: list[Message]) -> None:
-    def said(messages: object) -> set[str]:
-        found = set()
-        for one in messages:  # type: ignore[attr-defined]
-            for block in one.content:
-                inner = block.content if isinstance(block, ToolResultBlock) else ()
-                found |= {piece.text for piece in (block, *inner) if isinstance(piece, TextBlock | ThinkingBlock)}
-        return found
-
     made_up = said(repair(history).messages) - said(history)
     assert made_up <= {"cancelled: this call was never answered"}
 

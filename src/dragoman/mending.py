@@ -72,15 +72,30 @@ class Action(msgspec.Struct, frozen=True):
     what: str
 
 
+class SetAside(msgspec.Struct, frozen=True):
+    """What repair took out of the history: a message that holds only the content that was removed."""
+
+    rule: str
+    message: Message
+    what: str
+
+
 class Repaired(msgspec.Struct, frozen=True):
     """A history that breaks no rule, and how it came about. No actions: it is the history that was given."""
 
     messages: tuple[Message, ...]
     actions: tuple[Action, ...]
+    set_aside: tuple[SetAside, ...] = ()
 
 
-def repair(messages: Iterable[Message], input_problems: InputProblems | None = None) -> Repaired:
-    """A valid history made from one that may not be. What is given, and what is stored, stays as it is."""
+def repair(
+    messages: Iterable[Message], input_problems: InputProblems | None = None, *, fills_in_origin: bool = True
+) -> Repaired:
+    """A valid history made from one that may not be. What is given, and what is stored, stays as it is.
+
+    ``fills_in_origin=False`` is for messages of a format that has no place for the provider, the model, the routing and
+    the usage: these stay unrecorded.
+    """
     messages = tuple(messages)
     if not check(messages, input_problems):
         return Repaired(messages, ())
@@ -94,9 +109,10 @@ def repair(messages: Iterable[Message], input_problems: InputProblems | None = N
     kept = [shaped for message in kept for shaped in _shaped(message, mending)]
     kept = _with_answers(kept, mending)
     kept = [_with_usable_inputs(message, input_problems, mending) for message in kept]
-    kept = [_with_origin(message, mending) for message in kept]
-    kept = [_with_assistant_metadata(message, mending) for message in kept]
-    return Repaired(tuple(kept), tuple(mending.actions))
+    if fills_in_origin:
+        kept = [_with_origin(message, mending) for message in kept]
+        kept = [_with_assistant_metadata(message, mending) for message in kept]
+    return Repaired(tuple(kept), tuple(mending.actions), tuple(mending.removed))
 
 
 class _Mending:
@@ -104,11 +120,18 @@ class _Mending:
 
     def __init__(self, messages: tuple[Message, ...]) -> None:
         self.actions: list[Action] = []
+        self.removed: list[SetAside] = []
         self._taken = {message.id for message in messages}
         self._taken |= {call.id for message in messages for _, call in calls_of(message)}
 
     def note(self, rule: str, message_id: str, what: str) -> None:
         self.actions.append(Action(rule, message_id, what))
+
+    def set_aside(self, rule: str, message: Message, what: str, *blocks: ContentBlock) -> None:
+        """Note what is taken out of the history: these blocks of the message, or all of it."""
+        self.note(rule, message.id, what)
+        removed = message.replace(content=blocks) if blocks else message
+        self.removed.append(SetAside(rule, removed, what))
 
     def fresh_id(self, message: Message, *seeds: str, prefix: str = "") -> str:
         """An id for something made for this message: always the same one, and no other's."""
@@ -199,7 +222,7 @@ def _of_one_session(messages: list[Message], mending: _Mending) -> list[Message]
         if message.session_id == session_id:
             kept.append(message)
         else:
-            mending.note("one-session", message.id, f"set aside: it belongs to {message.session_id!r}")
+            mending.set_aside("one-session", message, f"set aside: it belongs to {message.session_id!r}")
     return kept
 
 
@@ -210,7 +233,7 @@ def _with_ids_once(messages: list[Message], mending: _Mending) -> list[Message]:
         if message.id not in seen:
             seen[message.id] = message
         elif seen[message.id] == message:
-            mending.note("message-id-once", message.id, "set aside: the same message again")
+            mending.set_aside("message-id-once", message, "set aside: the same message again")
             continue
         else:
             made = message.replace(id=mending.fresh_id(message, "again", str(index)))
@@ -238,14 +261,15 @@ def _readable(message: Message, mending: _Mending) -> Message:
 
 def _readable_block(block: ContentBlock, message: Message, mending: _Mending) -> ContentBlock | None:
     if isinstance(block, TextBlock) and is_blank(block.text):
-        mending.note("text-says-something", message.id, "set aside a blank text")
+        mending.set_aside("text-says-something", message, "set aside a blank text", block)
         return None
     if not isinstance(block, Medium) or (problem := media_problem(block)) is None:
         return block
     field, what = problem
     made = readable(block)
     if made is None:
-        mending.note("media-is-readable", message.id, f"set aside a block of type {block.type}: {field}: {what}")
+        what = f"set aside a block of type {block.type}: {field}: {what}"
+        mending.set_aside("media-is-readable", message, what, block)
     else:
         mending.note("media-is-readable", message.id, f"corrected {field}: {what}")
     return made
@@ -267,14 +291,14 @@ def _shaped(message: Message, mending: _Mending) -> list[Message]:
         if type(block) in allowed:
             blocks.append(block)
         elif not isinstance(block, ToolResultBlock):
-            mending.note(f"{message.role}-content", message.id, f"set aside a {block.type} block")
+            mending.set_aside(f"{message.role}-content", message, f"set aside a {block.type} block", block)
     answers = [_tool_message(message, result, index, mending) for index, result in enumerate(results)]
     for answer in answers:
         mending.note(f"{message.role}-content", answer.id, "made a tool message of a result")
     answers = [shaped for answer in answers for shaped in _shaped_tool_message(answer, mending)]
     if not blocks and message.role is not Role.SYSTEM:
         if not results:
-            mending.note("content-not-empty", message.id, "set aside: it is empty")
+            mending.set_aside("content-not-empty", message.replace(content=()), "set aside: it is empty")
         return answers
     kept = message if len(blocks) == len(message.content) else message.replace(content=tuple(blocks))
     return [kept, *answers] if message.role is Role.ASSISTANT else [*answers, kept]
@@ -292,14 +316,15 @@ def _shaped_tool_message(message: Message, mending: _Mending) -> list[Message]:
         results = [ToolResultBlock(tool_use_id=parent, content=usable)]
         others = [block for block in others if type(block) not in IN_RESULT]
     for block in others:
-        mending.note("tool-content", message.id, f"set aside a {block.type} block")
+        mending.set_aside("tool-content", message, f"set aside a {block.type} block", block)
     if not results:
-        mending.note("tool-content", message.id, "set aside: it holds no result")
+        mending.set_aside("tool-content", message.replace(content=()), "set aside: it holds no result")
     made = []
     for index, result in enumerate(results):
         fitting = tuple(block for block in result.content if type(block) in IN_RESULT)
         if len(fitting) != len(result.content):
-            mending.note("result-content", message.id, "set aside blocks that a result cannot hold")
+            unfit = [block for block in result.content if type(block) not in IN_RESULT]
+            mending.set_aside("result-content", message, "set aside blocks that a result cannot hold", *unfit)
             result = result.replace(content=fitting)  # noqa: PLW2901
         if index > 0:
             made.append(_tool_message(message, result, index, mending))
@@ -332,9 +357,10 @@ def _with_answers(messages: list[Message], mending: _Mending) -> list[Message]:
             target = _call_answered_by(position, places.get(result.tool_use_id, []), answers)
             if target is None or not target[1]:
                 what = f"set aside: no call has the id {result.tool_use_id!r}"
-                mending.note("result-has-call", message.id, what)
+                mending.set_aside("result-has-call", message, what, result)
             elif target[1] in answers:
-                mending.note("one-result-per-call", message.id, "set aside: the call has its result already")
+                what = "set aside: the call has its result already"
+                mending.set_aside("one-result-per-call", message, what, result)
             else:
                 answers[target[1]] = answer = _answering(message, result, target[1])
                 if target[2]:

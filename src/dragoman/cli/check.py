@@ -1,19 +1,19 @@
 """``dragoman check`` and ``dragoman repair``: what is wrong with conversations, and the same ones without it.
 
 Both read any format that convert reads, one conversation after the other. What a format has no place for, such as which
-model was asked and why, is not held against it. The one rule: a file is changed only by ``repair --in-place``, and then
-what it was stays beside it.
+model was asked and why, is not held against it. Findings name the places and ids of the file. Invariant: a file is
+changed only by ``repair --in-place``, and then what it was, and what was taken out of it, stays beside it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import re
+import json as json_text
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Annotated, Any, Final
+from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
@@ -25,15 +25,16 @@ from dragoman import converting, formats
 from dragoman.cli.convert import FromOption, MaxLineOption
 from dragoman.cli.store_option import JsonOption
 from dragoman.cli.terminal import console, counted, print_json, safe_line
-from dragoman.converting import Conversation, Source, Target
-from dragoman.converting.targets import DocumentStream
-from dragoman.converting.work import ORIGIN, breaches_of
+from dragoman.converting import Target
+from dragoman.converting.changes import Change, output_for
+from dragoman.converting.places import Places
+from dragoman.converting.work import breaches_of
 from dragoman.errors import InputError
-from dragoman.exchange import Loss, Request
+from dragoman.exchange import Loss
 from dragoman.formats import CANONICAL
+from dragoman.jsontext import OWN, read_json
+from dragoman.mending import SetAside
 from dragoman.rules import RULES
-
-_INDEX: Final = re.compile(r"\$\[(\d+)\](.*)", re.DOTALL)
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -56,6 +57,7 @@ class _Report(msgspec.Struct):
     breaches: list[Finding] = []
     actions: list[Finding] = []
     losses: list[Loss] = []
+    set_aside: str = ""  # the file with what was taken out
 
 
 def check_file(
@@ -114,15 +116,16 @@ def repair_file(
     target
         The file to write, in the same format. Without it, and without --in-place, what would be done is only said.
     in_place
-        Replace the file, and keep what it was beside it, under its name and .bak.
+        Replace the file, and keep its layout, key order and ids. What it was stays beside it, under its name and
+        .bak; what repair takes out of it is written to its name and .set-aside.jsonl.
     """
     if in_place and (target is not None or str(file) == "-"):
         raise InputError("--in-place is for a file, and for no other one", remedy="Leave it out, or name one file")
     if json and str(target) == "-":
         raise InputError("--json and the conversations would both be printed", remedy="Name a file to write")
-    backup = _free_name(file) if in_place else None
+    backup = _free_name(file, ".bak") if in_place else None
     to = Target(file, backup_to=backup) if in_place else None if target is None else _target(target, file)
-    report = _looked_through(file, source_format, max_line_mb, to, may_repair=True)
+    report = _looked_through(file, source_format, max_line_mb, to, may_repair=True, in_place=in_place)
     is_undone = bool(report.actions) and to is None
     if json:
         print_json({"file": str(file), **msgspec.structs.asdict(report)})
@@ -144,6 +147,8 @@ def _tell_repairs(report: _Report, to: Target | None, backup: Path | None) -> No
     elif to is not None and (report.actions or backup is None):
         kept = "" if backup is None else f"; what it was is in {backup}"
         _print(out, f"wrote {counted(report.written, 'message')} to {to.path}{kept}")
+        if report.set_aside:
+            _print(out, f"what was set aside is in {report.set_aside}")
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -155,95 +160,91 @@ def _target(path: Path, file: Path) -> Target:
     return Target(path)
 
 
-def _free_name(file: Path) -> Path:
-    """A name for what a file was, that nothing has yet."""
-    names = (file.with_name(f"{file.name}.bak{number or ''}") for number in itertools.count())
+def _free_name(file: Path, ending: str, suffix: str = "") -> Path:
+    """A name beside a file that nothing has yet."""
+    names = (file.with_name(f"{file.name}{ending}{number or ''}{suffix}") for number in itertools.count())
     return next(name for name in names if not name.exists())
 
 
 def _looked_through(
-    file: Path, source_format: str | None, max_line_mb: int, to: Target | None, *, may_repair: bool
+    file: Path,
+    source_format: str | None,
+    max_line_mb: int,
+    to: Target | None,
+    *,
+    may_repair: bool,
+    in_place: bool = False,
 ) -> _Report:
     """Check each conversation of a file, and write what it becomes, where that is wanted."""
     report = _Report()
+    removed: list[bytes] = []
     with (
         converting.opened(file, source_format, max_line_mb=max_line_mb) as source,
         to.opened() if to is not None else contextlib.nullcontext() as out,
-        _stream(out, source, to) as stream,
     ):
         report.format, report.why = source.format, source.why
+        output = output_for(source, to, out)
         for conversation, request in converting.read_all(source):
+            places = Places(source, conversation, request)
             report.messages += len(request.messages)
-            report.breaches += _breaches(source, conversation, request)
+            report.breaches += _breaches(places)
             if may_repair:
-                stream.write(_mended(source, conversation, request, report))
+                output.add(conversation, _mended(places, report, removed))
+        output.close()
+        if in_place and report.actions and source.is_export:
+            remedy = "Repair it into another file, which gets its messages alone"
+            raise InputError("it is an export, which says what it holds", where=source.name, remedy=remedy)
+        if in_place and removed:
+            report.set_aside = str(_write_set_aside(file, removed))
         if to is not None and not report.actions:
             to.keep_what_is_there()
     return report
 
 
-class _Nowhere:
-    """A stream for what nobody wants."""
-
-    def write(self, _data: bytes) -> None:
-        """Forget it."""
-
-
-@contextlib.contextmanager
-def _stream(out: IO[bytes] | None, source: Source, to: Target | None) -> Iterator[Any]:
-    """Where repaired conversations go: lines, or a document if that is what they came from, and what is asked for."""
-    if out is None or to is None:
-        yield _Nowhere()
-    elif source.unit == "line" or ".jsonl" in to.path.suffixes:
-        yield out
-    else:
-        document = DocumentStream(out, is_list=source.unit == "item")
-        yield document
-        document.close()
+def _write_set_aside(file: Path, lines: list[bytes]) -> Path:
+    path = _free_name(file, ".set-aside", ".jsonl")
+    with Target(path, mode_of=file).opened() as out:
+        out.writelines(lines)
+    return path
 
 
 # --- one conversation ------------------------------------------------------------------------------------------------
 
 
-def _breaches(source: Source, conversation: Conversation, request: Request) -> Iterator[Finding]:
-    for breach in breaches_of(source.format, request):
-        number, where = _place(source, conversation, breach.where)
-        yield Finding(_named(source, number), where, breach.rule, breach.message_id, breach.what)
+def _breaches(places: Places) -> Iterator[Finding]:
+    for breach in breaches_of(places.source.format, places.request):
+        place, where = places.find(breach.where)
+        yield Finding(place, where, breach.rule, places.id_of(breach.message_id), places.spell(breach.what))
 
 
-def _mended(source: Source, conversation: Conversation, request: Request, report: _Report) -> bytes:
-    """The text of a conversation that breaks no rule: what it was, if it breaks none."""
-    repaired = dragoman.repair(request.messages)
-    numbers = {message.id: f"$[{index}]" for index, message in enumerate(request.messages)}
-    done = [one for one in repaired.actions if source.format == CANONICAL or one.rule not in ORIGIN]
-    if not done:
-        report.written += len(request.messages)
-        return b"".join(b" ".join(piece.data.splitlines()) + b"\n" for piece in conversation)
-    for action in done:
-        number, _ = _place(source, conversation, numbers.get(action.message_id, ""))
-        report.actions.append(Finding(_named(source, number), "", action.rule, action.message_id, action.what))
+def _mended(places: Places, report: _Report, removed: list[bytes]) -> Change | None:
+    """What to change in a conversation so that it breaks no rule; nothing if it breaks none."""
+    source, request = places.source, places.request
+    repaired = dragoman.repair(request.messages, fills_in_origin=source.format == CANONICAL)
     report.written += len(repaired.messages)
-    text = formats.write(source.format, request.replace(messages=repaired.messages), by_message=source.by_message)
-    report.losses += text.losses
-    return text.data
+    if not repaired.actions:
+        return None
+    for action in repaired.actions:
+        place, where = places.find_message(action.message_id)
+        message_id, what = places.id_of(action.message_id), places.spell(action.what)
+        report.actions.append(Finding(place, where, action.rule, message_id, what))
+    removed += [_set_aside_line(places, one) for one in repaired.set_aside]
+    original = None if source.by_message else read_json(places.conversation[0].data, OWN)
+    before, _ = formats.write_like(source.format, request, original, by_message=source.by_message)
+    mended = request.replace(messages=repaired.messages)
+    after, losses = formats.write_like(source.format, mended, original, by_message=source.by_message)
+    report.losses += losses
+    return Change(before, after)
 
 
-def _place(source: Source, conversation: Conversation, where: str) -> tuple[int, str]:
-    """The line of a message and the place in it, where each message is a line; else that of the conversation."""
-    found = _INDEX.fullmatch(where)
-    if found and source.format == CANONICAL and source.by_message:
-        return conversation[int(found[1])].number, f"${found[2]}"
-    return conversation[0].number, where
-
-
-def _named(source: Source, number: int) -> str:
-    match source.unit:
-        case "line":
-            return f"{source.name}:{number}"
-        case "item":
-            return f"{source.name}[{number}]"
-        case _:
-            return source.name
+def _set_aside_line(places: Places, one: SetAside) -> bytes:
+    """What was set aside, in the format of the file if that can express it, with where it stood and why it is gone."""
+    place, where = places.find_message(one.message.id)
+    about = {"place": place, "where": where, "message_id": places.id_of(one.message.id)}
+    told = {key: value for key, value in about.items() if value}
+    told |= {"rule": one.rule, "what": places.spell(one.what)}
+    message = formats.write_message(places.source.format, one.message)
+    return json_text.dumps({**told, "message": message}, ensure_ascii=False).encode() + b"\n"
 
 
 # --- telling ---------------------------------------------------------------------------------------------------------
@@ -252,7 +253,8 @@ def _named(source: Source, number: int) -> str:
 def _print_findings(out: Console, findings: list[Finding]) -> None:
     for one in findings:
         line = Text(safe_line(one.place), "bold").append(f": {safe_line(one.what)}")
-        about = ", ".join(part for part in (one.rule, one.where, f"message {one.message_id}") if part)
+        message = f"message {one.message_id}" if one.message_id else ""
+        about = ", ".join(part for part in (one.rule, one.where, message) if part)
         out.print(line.append(f" ({safe_line(about)})", "dim"), soft_wrap=True)
 
 

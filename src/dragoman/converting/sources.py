@@ -56,6 +56,10 @@ class Source(msgspec.Struct):
     conversations: Iterator[Conversation]
     read_bytes: Callable[[], int]  # how many of them have been read
     entries: int = 0  # trace entries of an archive, which are none of the messages
+    is_export: bool = False  # whether it is such an archive
+    document: bytes = b""  # the whole text, unless it is read line by line
+    mark: bytes = b""  # the byte order mark before the document
+    tail: Callable[[], bytes] = bytes  # the empty lines after the last one, when all are read
 
     def at(self, number: int) -> str:
         """Where a piece is."""
@@ -108,6 +112,10 @@ class _Lines:
         self._stream = stream
         self._number = 0
         self._back: list[Piece] = []
+        self.mark = b""  # the byte order mark, if there is one
+        self.blank = b""  # empty lines since the last piece
+        self._read = b""  # everything so far, until it is known whether it is a document
+        self._is_document = True  # as long as it may be one
 
     def __iter__(self) -> Iterator[Piece]:
         while (piece := self.next()) is not None:
@@ -115,24 +123,29 @@ class _Lines:
 
     def put_back(self, pieces: list[Piece]) -> None:
         self._back = pieces + self._back
+        self._is_document, self._read = False, b""
 
     def next(self) -> Piece | None:
         if self._back:
             return self._back.pop(0)
         while line := self._stream.readline(self.limit + 1):
             self._number += 1
-            if self._number == 1:
-                line = self._first(line)
+            if self._is_document:
+                self._read += line
+            data = (self._first(line) if self._number == 1 else line).strip()
             if len(line) > self.limit:
                 raise _too_long(f"{self.name}, line {self._number}", "it is longer than", self.limit_mb)
-            if line := line.strip():
-                return Piece(self._number, line)
+            if data:
+                start = line.index(data)
+                before, self.blank = self.blank + line[:start], b""
+                return Piece(self._number, data, before, line[start + len(data) :])
+            self.blank += line
         return None
 
     def rest(self, begun: list[Piece]) -> bytes:
         """Everything, as one text."""
-        parts = [part for piece in begun for part in (piece.data, b"\n")]
-        length = sum(len(part) for part in parts)
+        parts = [self._read.removeprefix(self.mark)]
+        length = len(parts[0])
         while length <= self.limit and (more := self._stream.read(min(1 << 20, self.limit + 1 - length))):
             parts.append(more)
             length += len(more)
@@ -148,7 +161,9 @@ class _Lines:
     def _first(self, line: bytes) -> bytes:
         if line.startswith(_UTF16):
             raise JsonError("it is UTF-16, and not UTF-8", where=f"{self.name}, line 1", remedy="Save it as UTF-8")
-        return line.removeprefix(_BYTE_ORDER_MARK)
+        if line.startswith(_BYTE_ORDER_MARK):
+            self.mark = _BYTE_ORDER_MARK
+        return line.removeprefix(self.mark)
 
 
 def _too_long(where: str, what: str, limit_mb: int) -> InputError:
@@ -171,16 +186,20 @@ def _source(
         lines.put_back(sample)
         source = Source(name, CANONICAL, True, "it is what dragoman export wrote", "line", size, iter(()), told)
         source.conversations = _by_session(_unpacked(lines, source))
+        source.is_export = True
         return source
     document = _document(lines, sample)
     if document is not None:
-        return _of_document(document, name, given, size, told)
+        source = _of_document(document, name, given, size, told)
+        source.mark = lines.mark
+        return source
     lines.put_back(sample)
     seen = [piece for piece in sample if _is_json(piece.data)] if skips else sample
     values = [_read(piece, name) for piece in ((seen or sample) if given is None else (seen or sample)[:1])]
     found = _found(values, given, name, sample[0])
     source = Source(name, found.format, found.by_message, found.why, "line", size, iter(()), told)
     source.conversations = _grouped(lines, found)
+    source.tail = lambda: lines.blank
     return source
 
 
@@ -220,7 +239,7 @@ def _of_document(data: bytes, name: str, given: str | None, size: int | None, to
         raise InputError("there is nothing in it", where=name)
     items = [Piece(number, bytes(raw)) for number, raw in enumerate(_items(data))] if isinstance(value, list) else []
     found, is_many = _found_in_document(value, given, name)
-    source = Source(name, found.format, found.by_message, found.why, "item", size, iter(()), told)
+    source = Source(name, found.format, found.by_message, found.why, "item", size, iter(()), told, document=data)
     if is_many or (found.format == CANONICAL and items):
         is_flat = found.format == CANONICAL and not isinstance(value[0], list)
         source.by_message = is_flat

@@ -38,10 +38,11 @@ def check_target(path: Path, *sources: Path) -> None:
 class Target:
     """Where a result goes. ``-`` is the standard output; a name that ends in ``.gz`` is compressed."""
 
-    def __init__(self, path: Path, *, backup_to: Path | None = None) -> None:
+    def __init__(self, path: Path, *, backup_to: Path | None = None, mode_of: Path | None = None) -> None:
         self.path = path
         self.is_standard_output = str(path) == "-"
         self._backup_to = backup_to
+        self._mode_of = mode_of or path  # whose permissions the file gets
         self._is_unwanted = False
 
     def keep_what_is_there(self) -> None:
@@ -74,8 +75,8 @@ class Target:
             part.unlink(missing_ok=True)
 
     def _rename(self, part: Path) -> None:
-        if self.path.exists():
-            part.chmod(self.path.stat().st_mode & 0o777)
+        if self._mode_of.exists():
+            part.chmod(self._mode_of.stat().st_mode & 0o777)
         if self._backup_to is not None:
             os.link(self.path, self._backup_to)
         part.replace(self.path)

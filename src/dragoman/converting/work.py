@@ -27,8 +27,8 @@ from dragoman.ids import ulid
 from dragoman.rules import Breach, check
 
 Progress = Callable[[int, int | None], None]
-# Which model was asked, why and for how much: only the canonical format has places for that.
-ORIGIN: Final = ("assistant-names-model", "assistant-has-routing", "assistant-has-usage")
+# Which model was asked, why and for how much, and whose reasoning it is: only the canonical format has places for that.
+ORIGIN: Final = ("assistant-names-model", "assistant-has-routing", "assistant-has-usage", "reasoning-names-origin")
 _BATCH_BYTES: Final = 512 * 1024
 _SHORT_BATCHES: Final = 16  # a file of fewer is done before other processes have begun; so many are under way
 

@@ -4,6 +4,7 @@
     detect(values, …) -> Detected                   which one it is, and why
     read(format, pieces, session_id) -> Request     one conversation
     write(format, request) -> Text                  its bytes, and what they cannot say
+    write_like(format, request, original) -> value  in the shape of the value that it was read from
     asked(messages) -> Request                      messages of ours, as a conversation
 
 The formats are the canonical one, envelopes, entries, every dialect, every transcript, and two pages for people, which
@@ -16,7 +17,7 @@ from dragoman.formats.detecting import Detected, detect, layout_of
 from dragoman.formats.heads import with_head as asked
 from dragoman.formats.reading import Piece, read
 from dragoman.formats.registry import CANONICAL, PAGES, readable, writable
-from dragoman.formats.writing import Text, begin, end, write
+from dragoman.formats.writing import Text, begin, end, write, write_like, write_message
 
 __all__ = [
     "CANONICAL",
@@ -33,4 +34,6 @@ __all__ = [
     "readable",
     "writable",
     "write",
+    "write_like",
+    "write_message",
 ]

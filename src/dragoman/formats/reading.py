@@ -31,6 +31,8 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
 
     number: int
     data: bytes
+    before: bytes = b""  # what stands before it in the file: white space, empty lines, a byte order mark
+    after: bytes = b"\n"  # and the end of its line
 
 
 class PieceError(InputError):
@@ -48,7 +50,7 @@ def read(name: str, pieces: Sequence[Piece], session_id: str, *, by_message: boo
     number = pieces[0].number
     try:
         values = [_value(piece) for piece in pieces]
-        request = _conversation(name, values if by_message else values[0], session_id)
+        request = read_value(name, values if by_message else values[0], session_id)
     except PieceError:
         raise
     except DragomanError as error:
@@ -75,7 +77,8 @@ def _value(piece: Piece) -> Any:
         raise PieceError(error, piece.number) from None
 
 
-def _conversation(name: str, value: Any, session_id: str) -> Request:
+def read_value(name: str, value: Any, session_id: str) -> Request:
+    """The conversation that a JSON value is. Messages may still be without a session."""
     if (module := dialect(name)) is not None:
         return _asked(module, name, value)
     if (module := transcript(name)) is not None:
@@ -125,7 +128,12 @@ def _answer(module: Any, wire: dict[str, Any], number: int) -> Message:
         status=MessageStatus.COMPLETE if reply.fault is None else MessageStatus.ERROR,
         provider_raw=reply.provider_raw,
     )
-    return Message(str(number).zfill(26), "", Role.ASSISTANT, reply.content, metadata, UNKNOWN_TIME)
+    return Message(answer_id(number), "", Role.ASSISTANT, reply.content, metadata, UNKNOWN_TIME)
+
+
+def answer_id(number: int) -> str:
+    """The id of the message that the response of an exchange is read as, after so many messages of its request."""
+    return str(number).zfill(26)
 
 
 # --- sessions --------------------------------------------------------------------------------------------------------

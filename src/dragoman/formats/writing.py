@@ -9,16 +9,19 @@ conversation. The one rule: what is written here is read by ``reading`` again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from dragoman import codec, entries, envelope, pages
-from dragoman.errors import CriticalLossError
-from dragoman.exchange import Loss, Request, Written
+from dragoman.errors import CriticalLossError, DragomanError
+from dragoman.exchange import Loss, Reply, Request, Written
 from dragoman.formats.heads import KEY, parts_of, without_head
+from dragoman.formats.reading import answer_id
 from dragoman.formats.registry import CANONICAL, ENTRIES, ENVELOPES, PAGES, dialect, list_key, transcript
+from dragoman.message import Message
 
 _REASON = "a list of messages has no place for it"
 
@@ -45,6 +48,55 @@ def write(name: str, request: Request, *, by_message: bool = False) -> Text:
         _refuse_critical(request, written.losses)
     lines = _messages_on(name, written.wire) if by_message else [written.wire]
     return Text(b"".join(msgspec.json.encode(line) + b"\n" for line in lines), written.losses)
+
+
+def write_like(name: str, request: Request, original: Any, *, by_message: bool = False) -> tuple[Any, tuple[Loss, ...]]:
+    """The conversation as a JSON value in the shape of the original, and what is not in it.
+
+    The shape is a list of messages, a request, or an exchange, whose response is the last message that it was read as.
+    """
+    if _is_exchange(name, original):
+        return _exchange(name, request, original)
+    text = write(name, request, by_message=by_message)
+    values = [json.loads(line) for line in text.data.splitlines()]
+    if by_message or name == CANONICAL:
+        return values, text.losses
+    is_list = isinstance(original, list) and dialect(name) is not None
+    return _messages_on(name, values[0]) if is_list else values[0], text.losses
+
+
+def write_message(name: str, message: Message) -> Any:
+    """One message as a JSON value: in a format, if that can express all of it in one piece, or in the canonical one."""
+    try:
+        written = _written(name, Request(model=None, messages=(message,))) if name != CANONICAL else Written([])
+    except DragomanError:
+        written = Written([])
+    wire = written.wire
+    if isinstance(wire, dict) and dialect(name) is not None:
+        wire = wire.get(list_key(name))
+    if isinstance(wire, list) and len(wire) == 1 and not written.losses:
+        return wire[0]
+    return json.loads(codec.encode(message))
+
+
+def _is_exchange(name: str, original: Any) -> bool:
+    is_object = dialect(name) is not None and isinstance(original, dict) and list_key(name) not in original
+    return is_object and isinstance(original.get("request"), dict)
+
+
+def _exchange(name: str, request: Request, original: dict[str, Any]) -> tuple[Any, tuple[Loss, ...]]:
+    response, module = original.get("response"), dialect(name)
+    assert module is not None
+    *asked, last = request.messages or (None,)
+    asked_before = len(module.read_request(original["request"]).messages)
+    if not isinstance(response, dict) or last is None or last.id != answer_id(asked_before):
+        value, losses = write_like(name, request, original["request"])
+        return {"request": value}, losses
+    value, losses = write_like(name, request.replace(messages=tuple(asked)), original["request"])
+    reply: Reply = module.read_reply(response)
+    if reply.content != last.content:
+        response = module.write_reply(msgspec.structs.replace(reply, content=last.content)).wire
+    return {"request": value, "response": response}, losses
 
 
 def begin(name: str, title: str) -> bytes:

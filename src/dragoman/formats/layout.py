@@ -1,0 +1,278 @@
+"""Change a JSON text and keep its layout: indentation, key order, and the spelling of everything that stays the same.
+
+    rewrite(text, before, after) -> text              one JSON document
+    rewrite_items(texts, before, after) -> items      the items of a list, such as the lines of a file
+
+``before`` is the value that a writer makes of the original, ``after`` the value that it makes of the changed version.
+Only what differs between the two is changed in the text. Invariant: if they are equal, the text stays byte for byte.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_SCALAR: Final = re.compile(r"[^\s,\]}]+")
+_INDENT: Final = re.compile(r"\n([ \t]+)\S")
+_LOOK_AHEAD: Final = 32  # how many changed items are compared with a new one to find its earlier version
+
+
+class _Node(msgspec.Struct):
+    """A value in a text. The parts of an object are its members, each with its key; those of a list are its items."""
+
+    start: int
+    end: int
+    parts: list[_Part] = []
+    tail: str = ""  # the white space before the closing bracket
+
+
+class _Part(msgspec.Struct):
+    lead: str  # the white space before it
+    key: str  # as a value; empty in a list
+    head: str  # the key as it is spelled, with its colon
+    node: _Node
+    trail: str = ""  # the white space before the comma
+
+
+class _Style(msgspec.Struct, frozen=True):
+    """How a text is spelled, for what has to be added to it."""
+
+    indent: str
+    comma: str
+    colon: str
+    is_ascii: bool
+
+
+def rewrite(text: bytes, before: Any, after: Any) -> bytes:
+    """The text with the differences between two values applied."""
+    if _same(before, after):
+        return text
+    return _Rewriter(text.decode()).rewrite(before, after).encode()
+
+
+def rewrite_items(
+    texts: Sequence[bytes], before: Sequence[Any], after: Sequence[Any]
+) -> list[tuple[int | None, bytes]]:
+    """The text of each item of ``after``, and the place of what it was in ``texts``; ``None`` if it is new."""
+    if len(texts) != len(before):
+        before = [json.loads(text) for text in texts]
+    style = _style_of(texts[0].decode() if texts else "")
+    made: list[tuple[int | None, bytes]] = []
+    for old, value in _pairs(before, after):
+        if old is None:
+            made.append((old, _render(value, style, "", is_wide=False).encode()))
+        else:
+            made.append((old, rewrite(texts[old], before[old], value)))
+    return made
+
+
+class _Rewriter:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._style = _style_of(text)
+
+    def rewrite(self, before: Any, after: Any) -> str:
+        start = _skip(self._text, 0)
+        root = _parse(self._text, start)
+        return self._text[:start] + self._merge(root, before, after, "") + self._text[root.end :]
+
+    def _merge(self, node: _Node, before: Any, after: Any, margin: str) -> str:
+        """The text of a node, changed by what differs. ``margin`` is the white space that its line begins with."""
+        raw = self._text[node.start : node.end]
+        if _same(before, after):
+            return raw
+        if raw.startswith("{") and isinstance(before, dict) and isinstance(after, dict):
+            return self._merge_object(node, before, after, margin)
+        if raw.startswith("[") and isinstance(before, list) and isinstance(after, list):
+            return self._merge_list(node, before, after, margin)
+        return _render(after, self._style, margin, is_wide="\n" in raw)
+
+    def _merge_object(self, node: _Node, before: dict[str, Any], after: dict[str, Any], margin: str) -> str:
+        inner = _margin(node.parts[0].lead, margin) if node.parts else margin
+        made: list[tuple[_Part | None, str]] = []
+        for part in node.parts:
+            if part.key in after:
+                old = before[part.key] if part.key in before else json.loads(self._raw(part.node))
+                made.append((part, part.head + self._merge(part.node, old, after[part.key], inner)))
+            elif part.key not in before:  # the writer leaves it out in both
+                made.append((part, part.head + self._raw(part.node)))
+        there = {part.key for part in node.parts}
+        for key, value in after.items():
+            if key in there or (key in before and _same(before[key], value)):
+                continue
+            name = json.dumps(key, ensure_ascii=self._style.is_ascii)
+            text = _render(value, self._style, inner, is_wide=_is_wide(node.parts))
+            made.append((None, f"{name}{self._style.colon}{text}"))
+        return self._join(node, made, "{}")
+
+    def _merge_list(self, node: _Node, before: list[Any], after: list[Any], margin: str) -> str:
+        inner = _margin(node.parts[0].lead, margin) if node.parts else margin
+        if len(before) != len(node.parts):
+            before = json.loads(self._raw(node))
+        wide = sum("\n" in self._raw(part.node) for part in node.parts)
+        is_wide = 2 * wide > len(node.parts)
+        made: list[tuple[_Part | None, str]] = []
+        for old, value in _pairs(before, after):
+            if old is None:
+                made.append((None, _render(value, self._style, inner, is_wide=is_wide)))
+            else:
+                part = node.parts[old]
+                made.append((part, self._merge(part.node, before[old], value, inner)))
+        return self._join(node, made, "[]")
+
+    def _raw(self, node: _Node) -> str:
+        return self._text[node.start : node.end]
+
+    def _join(self, node: _Node, made: list[tuple[_Part | None, str]], brackets: str) -> str:
+        """Parts with commas and the white space of the original between them."""
+        if not made:
+            return brackets
+        parts = node.parts
+        first = parts[0].lead if parts else ""
+        other = parts[1].lead if len(parts) > 1 else first if "\n" in first else self._style.comma[1:]
+        texts = []
+        for place, (part, text) in enumerate(made):
+            own = part.lead if part is not None and part is not parts[0] else other
+            trail = part.trail if part is not None and place + 1 < len(made) else ""
+            texts.append(f"{own if place else first}{text}{trail}")
+        return f"{brackets[0]}{','.join(texts)}{node.tail}{brackets[1]}"
+
+
+# --- which item was which --------------------------------------------------------------------------------------------
+
+
+def _pairs(before: Sequence[Any], after: Sequence[Any]) -> Iterator[tuple[int | None, Any]]:
+    """Each item of ``after`` with the place of what it was in ``before``; ``None`` if it is new."""
+    old, new = [_spelled(item) for item in before], [_spelled(item) for item in after]
+    places: list[int | None] = [None] * len(new)
+    changed: list[tuple[int, int, int, int]] = []
+    for kind, i1, i2, j1, j2 in difflib.SequenceMatcher(None, old, new).get_opcodes():
+        if kind == "equal":
+            places[j1:j2] = range(i1, i2)
+        else:
+            changed.append((i1, i2, j1, j2))
+    _find_moved(old, new, places)
+    taken = set(places)
+    for i1, i2, j1, j2 in changed:
+        free, first = [place for place in range(i1, i2) if place not in taken], 0
+        for at in range(j1, j2):
+            if places[at] is None:
+                near = range(first, min(first + _LOOK_AHEAD, len(free)))
+                found = next((number for number in near if _are_alike(before[free[number]], after[at])), None)
+                if found is not None:
+                    places[at], first = free[found], found + 1
+    yield from zip(places, after, strict=True)
+
+
+def _find_moved(old: list[str], new: list[str], places: list[int | None]) -> None:
+    """Items that stand in another place now keep their text."""
+    taken = set(places)
+    free: dict[str, list[int]] = {}
+    for place, text in enumerate(old):
+        if place not in taken:
+            free.setdefault(text, []).append(place)
+    for at, text in enumerate(new):
+        if places[at] is None and free.get(text):
+            places[at] = free[text].pop(0)
+
+
+def _are_alike(old: Any, new: Any) -> bool:
+    """Whether one may be a later version of the other: most of what they say is the same."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return False
+    same = sum(1 for key, value in old.items() if key in new and _same(value, new[key]))
+    return 2 * same >= min(len(old), len(new))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return _spelled(one) == _spelled(other)
+
+
+def _spelled(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+# --- spelling --------------------------------------------------------------------------------------------------------
+
+
+def _style_of(text: str) -> _Style:
+    indent = _INDENT.search(text)
+    colon = ": " if re.search(r'"\s*:[ ]', text) or not re.search(r'":', text) else ":"
+    comma = ", " if re.search(r'[\]}"\w],[ ]', text) or (indent is not None and colon == ": ") else ","
+    return _Style(indent[1] if indent else "", comma, colon, text.isascii() and "\\u" in text)
+
+
+def _is_wide(parts: list[_Part]) -> bool:
+    return any("\n" in part.lead for part in parts)
+
+
+def _margin(lead: str, outer: str) -> str:
+    """The white space at the beginning of a line, if this is what stands before a part."""
+    return lead.rpartition("\n")[2] if "\n" in lead else outer
+
+
+def _render(value: Any, style: _Style, margin: str, *, is_wide: bool) -> str:
+    """A value that was not there before; ``is_wide``: on lines of its own, as its neighbours are."""
+    if not is_wide or not style.indent:
+        return json.dumps(value, ensure_ascii=style.is_ascii, separators=(style.comma, style.colon))
+    made = json.dumps(value, ensure_ascii=style.is_ascii, indent=style.indent, separators=(",", style.colon))
+    return made.replace("\n", f"\n{margin}")
+
+
+# --- parsing ---------------------------------------------------------------------------------------------------------
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    assert found is not None
+    return found.end()
+
+
+def _parse(text: str, at: int) -> _Node:
+    """The value that begins here, in a text that is known to be JSON."""
+    match text[at]:
+        case "{" | "[":
+            return _parse_parts(text, at, is_object=text[at] == "{")
+        case '"':
+            return _Node(at, _end_of(_STRING, text, at))
+        case _:
+            return _Node(at, _end_of(_SCALAR, text, at))
+
+
+def _parse_parts(text: str, start: int, *, is_object: bool) -> _Node:
+    node = _Node(start, start)
+    at = start + 1
+    while True:
+        begin = _skip(text, at)
+        if text[begin] in "]}":
+            node.tail = text[at:begin]
+            break
+        value_at, key = begin, ""
+        if is_object:
+            key_end = _end_of(_STRING, text, begin)
+            key = json.loads(text[begin:key_end])
+            value_at = _skip(text, _skip(text, key_end) + 1)
+        child = _parse(text, value_at)
+        part = _Part(text[at:begin], key, text[begin:value_at], child)
+        node.parts.append(part)
+        begin = _skip(text, child.end)
+        if text[begin] in "]}":
+            node.tail = text[child.end : begin]
+            break
+        part.trail = text[child.end : begin]
+        at = begin + 1
+    node.end = begin + 1
+    return node
+
+
+def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
+    found = pattern.match(text, at)
+    assert found is not None
+    return found.end()
