@@ -37,6 +37,10 @@ max_context_tokens = 100000000
 max_context_tokens = 100000000
 [models."fake:calls-{calls}"]
 max_context_tokens = 100000000
+[models."fake:delta-4000000"]
+max_context_tokens = 100000000
+[models."fake:letters-30000"]
+max_context_tokens = 100000000
 """
 
 

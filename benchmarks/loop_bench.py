@@ -173,6 +173,8 @@ def cases(asked: argparse.Namespace) -> dict[str, Ask]:
         f"a run: an answer with {asked.calls} tool calls": run_of(
             lambda: {"forwardedProps": {"model": f"fake:calls-{asked.calls}"}, "tools": [_LOOK]}
         ),
+        "a run: an answer with 4 MB in one event": run_of(lambda: {"forwardedProps": {"model": "fake:delta-4000000"}}),
+        "a run: an answer of 30,000 events": run_of(lambda: {"forwardedProps": {"model": "fake:letters-30000"}}),
         f"a run on a thread of {asked.thread:,} messages": run_of(lambda: {"threadId": LONG}),
         f"a letter that depends on {asked.needs:,} tasks": letter_of(lambda: needs),
         "a letter of 4 MiB": letter_of(lambda: {"note": text[: MAX_BYTES - 4096]}),

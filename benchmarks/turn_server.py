@@ -1,7 +1,8 @@
 """A provider that answers at once, in a process of its own: a whole answer, or a stream of so many words.
 
 The model ``still`` says its first words and then nothing more, for as long as somebody listens. The model ``calls-N``
-asks for N tools at once, and answers with words when it has their results.
+asks for N tools at once, and answers with words when it has their results. The model ``delta-N`` says N characters in
+one event, ``letters-N`` one letter in each of N events.
 """
 
 from __future__ import annotations
@@ -48,6 +49,12 @@ def _calls(count: int) -> bytes:
     return b"".join((*pieces, _data({}, "tool_calls", usage=_USAGE), b"data: [DONE]\n\n"))
 
 
+def _text(size: int, count: int) -> bytes:
+    """A stream with so many events of so many characters."""
+    pieces = [_data({"role": "assistant", "content": ""}), *[_data({"content": "x" * size})] * count]
+    return b"".join((*pieces, _data({}, "stop", usage=_USAGE), b"data: [DONE]\n\n"))
+
+
 async def answer(request: web.Request) -> web.StreamResponse:
     asked = await request.json()
     if not asked.get("stream"):
@@ -57,6 +64,10 @@ async def answer(request: web.Request) -> web.StreamResponse:
     kind, _, count = asked["model"].partition("-")
     if kind == "calls" and asked["messages"][-1]["role"] != "tool":
         await response.write(_calls(int(count)))
+        await response.write_eof()
+        return response
+    if kind in ("delta", "letters"):
+        await response.write(_text(int(count), 1) if kind == "delta" else _text(1, int(count)))
         await response.write_eof()
         return response
     if asked["model"] == "still":

@@ -11,8 +11,9 @@ import socket
 import ssl
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import pytest
@@ -22,6 +23,7 @@ from dragoman.client import Call, Client, Journal, Limits, Retries, Timeouts
 from dragoman.client.addresses import address_of, asking_of
 from dragoman.event import MessageComplete, StreamError, TextDelta, fold
 from dragoman.exchange import ErrorClass, Fault, Reply
+from dragoman.message import TextBlock
 from dragoman.settings import Secret
 from tests import recorded
 from tests.client.asking import KEY, ONCE, Unhurried, call_to, heard, text_of, told
@@ -621,3 +623,60 @@ async def test_a_client_that_was_closed_begins_anew() -> None:
             await client.close()
         await client.close()
     assert server.connections == 2
+
+
+async def test_an_event_that_is_too_large_ends_the_stream_and_what_came_before_is_kept() -> None:
+    def event(text: str) -> bytes:
+        choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+        return b"data: " + json.dumps({"id": "c", "choices": [choice]}).encode() + b"\n\n"
+
+    sent = stream([event("Hello"), event("x" * 500_000)])
+    async with Faulty([sent]) as server, Client(limits=Limits(line_bytes=100_000)) as client:
+        reply = await told(client, call_to("openai_chat", server.address, streamed=True))
+    assert reply.fault is not None
+    assert (reply.fault.code, reply.fault.retryable) == ("too_large", False)
+    assert [block.text for block in reply.content if isinstance(block, TextBlock)] == ["Hello"]
+
+
+class ArrivedAnswer:
+    """An answer of which everything is there already, so that reading it never waits."""
+
+    status = 200
+    headers: Mapping[str, str] = {}
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = [*pieces, b""]
+
+    async def post(self, *_: Any, **__: Any) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    async def piece(self, _: float | None) -> bytes:
+        return self._pieces.pop(0)
+
+
+@pytest.mark.parametrize("size", [100, 500_000])
+async def test_other_tasks_run_while_a_stream_is_read_that_has_arrived_already(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = b": x\n\n" * 100_000
+    arrived = ArrivedAnswer(*(data[at : at + size] for at in range(0, len(data), size)))
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with Client() as client:
+        monkeypatch.setattr(client, "transport", lambda: arrived)
+        counting = asyncio.create_task(count_turns())
+        await told(client, call_to("openai_chat", "http://127.0.0.1:9", streamed=True, retries=ONCE))
+        counting.cancel()
+    assert turns >= len(data) // (32 * 1024)

@@ -39,6 +39,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     answer_bytes: int = 64 * 2**20  # whole
     stream_bytes: int = 256 * 2**20  # streamed
+    line_bytes: int = 16 * 2**20  # one line of a stream, which is one event; a picture comes in one
     error_bytes: int = 256 * 2**10  # the text of a failure; what is beyond is not read
 
 

@@ -222,7 +222,8 @@ class _Attempts:
 
     async def _pieces(self, answer: Answer, limit: int) -> AsyncGenerator[bytes, None]:
         """What arrives, until it ends, breaks, falls silent or is too much; ``broken`` says which."""
-        total = 0
+        total = line = since_turn = 0  # bytes: of everything, of the last line so far, and since other tasks ran
+        longest = self.client.limits.line_bytes if self.streamed else limit
         while True:
             patience_s = self._patience_s(total)
             try:
@@ -238,12 +239,22 @@ class _Attempts:
             if not total:
                 self.journal.first_byte_ms = self._ms_since(self.tried)
             total += len(piece)
-            if total > limit:
-                self.broken = Fault(
-                    code="too_large", message=f"more than {limit} bytes came", error_class=ErrorClass.OTHER
-                )
+            end = piece.rfind(b"\n")
+            line = line + len(piece) if end < 0 else len(piece) - end - 1
+            if total > limit or line > longest:
+                what = f"more than {limit} bytes came" if total > limit else f"a line has more than {longest} bytes"
+                self.broken = Fault(code="too_large", message=what, error_class=ErrorClass.OTHER)
+                if total <= limit and end >= 0:
+                    yield piece[: end + 1]  # the events before it
                 return
-            yield piece
+            since_turn += len(piece)
+            if since_turn < _TURN_BYTES:
+                yield piece
+                continue
+            since_turn = 0
+            for at in range(0, len(piece), _TURN_BYTES):
+                yield piece[at : at + _TURN_BYTES]
+                await asyncio.sleep(0)
 
     def _patience_s(self, received: int) -> float:
         """How long the next piece may take."""
@@ -316,6 +327,7 @@ class _Attempts:
         return True
 
 
+_TURN_BYTES: Final = 32 * 1024  # of a stream that are read before other tasks run, although more may be there already
 _OF_AN_EARLY_END: Final = ("stream_incomplete", "empty_response", "bad_content_type")
 _INCOMPLETE: Final = Fault(
     code="stream_incomplete",
