@@ -302,6 +302,16 @@ class _OpenCall:
         return InvalidToolUseBlock(self.start.id, self.start.name, _whole("".join(self.parts)), reason, provider_raw)
 
 
+def later_usage(earlier: TokenUsage | None, later: TokenUsage) -> TokenUsage:
+    """The usage that counts when a stream has sent both: the later one, unless only the earlier one counts tokens."""
+    return earlier if earlier is not None and _has_tokens(earlier) and not _has_tokens(later) else later
+
+
+def _has_tokens(usage: TokenUsage) -> bool:
+    parts = (usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.cache_creation_input_tokens)
+    return any(parts)
+
+
 class Folding:
     """The state of one fold: what each block is so far, and whether it has ended."""
 
@@ -319,7 +329,7 @@ class Folding:
     def take(self, event: StreamEvent) -> None:
         """One more event."""
         if type(event) is UsageUpdate:  # at any time: what was consumed is charged, also for an answer that failed
-            self.usage = event.usage
+            self.usage = later_usage(self.usage, event.usage)
         elif self.fault is not None:
             return
         elif self.end is not None:

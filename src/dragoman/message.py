@@ -342,18 +342,21 @@ class Usage(TokenUsage, frozen=True, kw_only=True):
         return "unpriced" if self.amount_usd is None else "priced"
 
 
-def usage_problems(usage: TokenUsage) -> dict[str, str]:
-    """What is impossible about a usage: fields, and what is wrong with them; empty if it is possible."""
+def usage_problems(usage: TokenUsage, most: int = MOST_TOKENS) -> dict[str, str]:
+    """What is impossible about a usage: fields, and what is wrong with them; empty if it is possible.
+
+    ``most`` is the largest possible count.
+    """
     found = {}
     for name in usage.__struct_fields__:
         figure = getattr(usage, name)
-        if type(figure) is int and not 0 <= figure <= MOST_TOKENS:
-            found[name] = f"{name}: {_short(figure)} is not between 0 and {MOST_TOKENS}"
+        if type(figure) is int and not 0 <= figure <= most:
+            found[name] = f"{name}: {_short(figure)} is not between 0 and {most}"
         elif isinstance(figure, Decimal) and not is_possible_cost(figure):
             found[name] = f"{name}: {_short(figure)} is not an amount between 0 and {MOST_USD}"
     for name, calls in (usage.server_tool_calls or {}).items():
-        if not 0 <= calls <= MOST_TOKENS:
-            found["server_tool_calls"] = f"server_tool_calls.{name}: {_short(calls)} is not between 0 and {MOST_TOKENS}"
+        if not 0 <= calls <= most:
+            found["server_tool_calls"] = f"server_tool_calls.{name}: {_short(calls)} is not between 0 and {most}"
     return found
 
 

@@ -10,14 +10,14 @@ from typing import Any, Final
 from dragoman.dialects.anthropic.blocks import NAME, block_notes, cannot_say, read_block, written_block
 from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation, lost_fault
-from dragoman.dialects.parts.counts import possible_usage
+from dragoman.dialects.parts.counts import MOST_CALL_TOKENS, Counts
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.losses import sayable
 from dragoman.dialects.parts.residue import fingerprint, noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
 from dragoman.event import judged
 from dragoman.exchange import Loss, Reply, StopReason, Written
-from dragoman.message import MOST_TOKENS, ContentBlock, InvalidToolUseBlock, TokenUsage, ToolUseBlock
+from dragoman.message import ContentBlock, InvalidToolUseBlock, TokenUsage, ToolUseBlock
 from dragoman.value import unchecked
 
 STOP_REASONS: Final = {
@@ -110,7 +110,7 @@ def _plain_usage(wire: dict[str, Any]) -> TokenUsage | None:
     created, generated = wire["cache_creation_input_tokens"], wire["output_tokens"]
     if not type(given) is type(cached) is type(created) is type(generated) is int:
         return None
-    if min(given, cached, created, generated) < 0 or max(given, cached, created, generated) > MOST_TOKENS:
+    if min(given, cached, created, generated) < 0 or max(given, cached, created, generated) > MOST_CALL_TOKENS:
         return None
     return _usage(
         input_tokens=given,
@@ -164,19 +164,18 @@ def read_usage(wire: dict[str, Any]) -> TokenUsage:
         for theirs, ours in _SERVER_TOOLS.items()
         if isinstance(server, dict) and count_of(server.get(theirs))
     }
+    counts = Counts(NAME)
     counted = TokenUsage(
-        input_tokens=count_of(wire.get("input_tokens")),
-        output_tokens=count_of(wire.get("output_tokens")),
-        cached_input_tokens=count_of(wire.get("cache_read_input_tokens")),
-        cache_creation_input_tokens=count_of(wire.get("cache_creation_input_tokens")),
-        cache_creation_1h_input_tokens=count_of(creation.get("ephemeral_1h_input_tokens"))
-        if isinstance(creation, dict)
-        else 0,
-        reasoning_tokens=count_of(details.get("thinking_tokens")) if isinstance(details, dict) else 0,
+        input_tokens=counts.read(wire, "input_tokens"),
+        output_tokens=counts.read(wire, "output_tokens"),
+        cached_input_tokens=counts.read(wire, "cache_read_input_tokens"),
+        cache_creation_input_tokens=counts.read(wire, "cache_creation_input_tokens"),
+        cache_creation_1h_input_tokens=counts.read(creation, "ephemeral_1h_input_tokens"),
+        reasoning_tokens=counts.read(details, "thinking_tokens"),
         server_tool_calls=calls or None,
         service_tier=text_or_none(wire.get("service_tier")),
     )
-    return possible_usage(counted, NAME)
+    return counts.check(counted)
 
 
 def _written_usage(usage: TokenUsage) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from dragoman.dialects.bedrock_converse.blocks import losing, read_block, writte
 from dragoman.dialects.bedrock_converse.words import MALFORMED, NAME, STOP_REASONS, STOP_WORDS, TIERS, UNUSABLE
 from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation
-from dragoman.dialects.parts.counts import possible_usage
+from dragoman.dialects.parts.counts import Counts
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.residue import noted, notes_of, restored
-from dragoman.dialects.parts.scalars import count_of, text_or_none
+from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.event import judged
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
 from dragoman.message import TokenUsage
@@ -120,15 +120,16 @@ def read_usage(body: dict[str, Any]) -> TokenUsage | None:
         return None
     details = usage.get("cacheDetails")
     hour = [item for item in details if _is_for_an_hour(item)] if isinstance(details, list) else []
+    counts = Counts(NAME)
     counted = TokenUsage(
-        input_tokens=count_of(usage.get("inputTokens")),
-        output_tokens=count_of(usage.get("outputTokens")),
-        cached_input_tokens=count_of(usage.get("cacheReadInputTokens")),
-        cache_creation_input_tokens=count_of(usage.get("cacheWriteInputTokens")),
-        cache_creation_1h_input_tokens=sum(count_of(item.get("inputTokens")) for item in hour),
+        input_tokens=counts.read(usage, "inputTokens"),
+        output_tokens=counts.read(usage, "outputTokens"),
+        cached_input_tokens=counts.read(usage, "cacheReadInputTokens"),
+        cache_creation_input_tokens=counts.read(usage, "cacheWriteInputTokens"),
+        cache_creation_1h_input_tokens=sum(counts.read(item, "inputTokens") for item in hour),
         service_tier=text_or_none(tier.get("type")) if isinstance(tier, dict) else None,
     )
-    return possible_usage(counted, NAME)
+    return counts.check(counted)
 
 
 def _is_for_an_hour(item: Any) -> bool:

@@ -12,7 +12,7 @@ from dragoman.dialects.cohere.blocks import NAME, cannot_say, natural_message, r
 from dragoman.dialects.cohere.error import read_error, write_error
 from dragoman.dialects.parts.body import an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation
-from dragoman.dialects.parts.counts import possible_usage
+from dragoman.dialects.parts.counts import Counts
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.faults import fault_of
 from dragoman.dialects.parts.functions import ended_unusable, without_silence
@@ -125,19 +125,15 @@ def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
     tokens = (usage.get("tokens") or usage.get("billed_units")) if isinstance(usage, dict) else None
     if not isinstance(usage, dict) or not isinstance(tokens, dict):
         return None
-    prompt, cached = _count(tokens.get("input_tokens")), _count(usage.get("cached_tokens"))
+    counts = Counts(NAME)
+    fresh, cached, _ = counts.split_prompt(counts.read(tokens, "input_tokens"), counts.read(usage, "cached_tokens"))
     counted = TokenUsage(
-        input_tokens=max(prompt - cached, 0),
-        output_tokens=_count(tokens.get("output_tokens")),
+        input_tokens=fresh,
+        output_tokens=counts.read(tokens, "output_tokens"),
         cached_input_tokens=cached,
-        reasoning_tokens=_count(tokens.get("reasoning_tokens")),
+        reasoning_tokens=counts.read(tokens, "reasoning_tokens"),
     )
-    return possible_usage(counted, NAME)
-
-
-def _count(value: Any) -> int:
-    """Some of the counts are written as floats."""
-    return int(value) if type(value) in (int, float) and value >= 0 else 0
+    return counts.check(counted)
 
 
 def _written_usage(usage: TokenUsage) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dragoman.dialects.gemini.blocks import Turns, cannot_say, read_part, writte
 from dragoman.dialects.gemini.spelling import NAME
 from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.conversation import lost_fault
-from dragoman.dialects.parts.counts import possible_usage
+from dragoman.dialects.parts.counts import Counts
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
@@ -211,30 +211,38 @@ _COUNTED: Final = (
     "cachedContentTokenCount",
     "toolUsePromptTokenCount",
 )
+_DETAILS: Final = (
+    "promptTokensDetails",
+    "toolUsePromptTokensDetails",
+    "cacheTokensDetails",
+    "candidatesTokensDetails",
+)
 
 
 def read_usage(wire: Any) -> TokenUsage | None:
     """The prompt's count has the cached tokens in it, and has not what the provider's own tools read."""
     if not isinstance(wire, dict) or not any(key in wire for key in _COUNTED):
         return None
-    prompt, generated, thoughts, cached, tools = (count_of(wire.get(key)) for key in _COUNTED)
-    heard = _audio(wire.get("promptTokensDetails")) + _audio(wire.get("toolUsePromptTokensDetails"))
+    counts = Counts(NAME)
+    prompt, generated, thoughts, cached, tools = (counts.read(wire, key) for key in _COUNTED)
+    fresh, cached, _ = counts.split_prompt(prompt, cached)
+    heard, heard_by_tools, heard_in_cache, spoken = (_audio(wire.get(key), counts) for key in _DETAILS)
     counted = TokenUsage(
-        input_tokens=max(0, prompt - cached) + tools,
+        input_tokens=fresh + tools,
         output_tokens=generated + thoughts,
         cached_input_tokens=cached,
         reasoning_tokens=thoughts,
-        input_audio_tokens=max(0, heard - _audio(wire.get("cacheTokensDetails"))),
-        output_audio_tokens=_audio(wire.get("candidatesTokensDetails")),
+        input_audio_tokens=max(0, heard + heard_by_tools - heard_in_cache),
+        output_audio_tokens=spoken,
         service_tier=text_or_none(wire.get("serviceTier")),
     )
-    return possible_usage(counted, NAME)
+    return counts.check(counted)
 
 
-def _audio(details: Any) -> int:
+def _audio(details: Any, counts: Counts) -> int:
     items = details if isinstance(details, list) else []
     return sum(
-        count_of(item.get("tokenCount")) for item in items if isinstance(item, dict) and item.get("modality") == "AUDIO"
+        counts.read(item, "tokenCount") for item in items if isinstance(item, dict) and item.get("modality") == "AUDIO"
     )
 
 

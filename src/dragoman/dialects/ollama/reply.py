@@ -19,13 +19,13 @@ from dragoman.dialects.ollama.blocks import (
 from dragoman.dialects.ollama.error import read_error, write_error
 from dragoman.dialects.parts.body import an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation
-from dragoman.dialects.parts.counts import possible_usage
+from dragoman.dialects.parts.counts import Counts
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.faults import stream_error
 from dragoman.dialects.parts.functions import ended_unusable, without_silence
 from dragoman.dialects.parts.losses import sayable
 from dragoman.dialects.parts.residue import noted, notes_of, restored
-from dragoman.dialects.parts.scalars import count_of, text_or_none
+from dragoman.dialects.parts.scalars import text_or_none
 from dragoman.event import judged
 from dragoman.exchange import Loss, Reply, StopReason, Written
 from dragoman.message import ContentBlock, InvalidToolUseBlock, TokenUsage, ToolUseBlock
@@ -120,4 +120,8 @@ def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
     prompt, output = body.get("prompt_eval_count"), body.get("eval_count")
     if prompt is None and output is None:
         return None
-    return possible_usage(TokenUsage(input_tokens=count_of(prompt), output_tokens=count_of(output)), NAME)
+    counts = Counts(NAME)
+    counted = TokenUsage(
+        input_tokens=counts.read(body, "prompt_eval_count"), output_tokens=counts.read(body, "eval_count")
+    )
+    return counts.check(counted)

@@ -40,6 +40,7 @@ from dragoman.event import (
     ToolUseInputDelta,
     ToolUseStart,
     UsageUpdate,
+    later_usage,
 )
 from dragoman.exchange import Reply, StopReason
 from dragoman.message import (
@@ -222,7 +223,7 @@ class StreamReader(EventReader):
     def _update_usage(self, events: list[StreamEvent]) -> None:
         top = self._completion.top
         usage = read_usage(top) if "usage" in top or "x_groq" in top else None
-        if usage is not None and usage != self._usage:
+        if usage is not None and (usage := later_usage(self._usage, usage)) != self._usage:
             self._usage = usage
             events.append(UsageUpdate(usage))
 

@@ -25,7 +25,7 @@ from dragoman.dialects.openai_chat.chunks import Place
 from dragoman.dialects.openai_chat.error import read_error, write_error
 from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation
-from dragoman.dialects.parts.counts import possible_usage
+from dragoman.dialects.parts.counts import Counts
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.losses import sayable
 from dragoman.dialects.parts.residue import difference, kept, noted, notes_of, restored
@@ -257,6 +257,9 @@ def natural_choice(reply: Reply) -> dict[str, Any]:
     return {**choice, "error": write_error(reply.fault).wire["error"]}
 
 
+_CACHED: Final = ("prompt_cache_hit_tokens", "cached_tokens", "num_cached_tokens", "cache_read_input_tokens")
+
+
 def read_usage(body: dict[str, Any]) -> TokenUsage | None:
     """What it consumed. The prompt counts what was read from and written to a cache, so that is taken out of it."""
     usage, groq = body.get("usage"), body.get("x_groq")
@@ -264,46 +267,38 @@ def read_usage(body: dict[str, Any]) -> TokenUsage | None:
     if not isinstance(usage, dict):
         return None
     details, made = _object(usage.get("prompt_tokens_details")), _object(usage.get("completion_tokens_details"))
-    prompt, completion = count_of(usage.get("prompt_tokens")), count_of(usage.get("completion_tokens"))
-    cached = _first_count(
-        details.get("cached_tokens"),
-        usage.get("prompt_cache_hit_tokens"),
-        usage.get("cached_tokens"),
-        usage.get("num_cached_tokens"),
-        usage.get("cache_read_input_tokens"),
+    counts = Counts(NAME)
+    prompt, completion = counts.read(usage, "prompt_tokens"), counts.read(usage, "completion_tokens")
+    fresh, cached, written = counts.split_prompt(
+        prompt,
+        counts.read(details, "cached_tokens") or counts.read(usage, *_CACHED),
+        counts.read(details, "cache_write_tokens") or counts.read(usage, "cache_creation_input_tokens"),
     )
-    written = _first_count(details.get("cache_write_tokens"), usage.get("cache_creation_input_tokens"))
-    reasoning = _first_count(made.get("reasoning_tokens"), usage.get("reasoning_tokens"))
+    reasoning = counts.read(made, "reasoning_tokens") or counts.read(usage, "reasoning_tokens")
     is_apart = reasoning and count_of(usage.get("total_tokens")) == prompt + completion + reasoning  # xAI
     searches = count_of(_object(usage.get("server_tool_use_details")).get("web_search_requests"))
-    fresh = max(0, prompt - cached - written)
     counted = TokenUsage(
         input_tokens=fresh,
         output_tokens=completion + reasoning if is_apart else completion,
         cached_input_tokens=cached,
         cache_creation_input_tokens=written,
         cache_creation_1h_input_tokens=min(
-            written, count_of(_object(usage.get("cache_creation")).get("ephemeral_1h_input_tokens"))
+            written, counts.read(usage.get("cache_creation"), "ephemeral_1h_input_tokens")
         ),
         reasoning_tokens=reasoning,
-        input_audio_tokens=min(fresh, _first_count(details.get("audio_tokens"), usage.get("audio_prompt_tokens"))),
-        output_audio_tokens=count_of(made.get("audio_tokens")),
+        input_audio_tokens=min(
+            fresh, counts.read(details, "audio_tokens") or counts.read(usage, "audio_prompt_tokens")
+        ),
+        output_audio_tokens=counts.read(made, "audio_tokens"),
         server_tool_calls={"web_search": searches} if searches else None,
         service_tier=text_or_none(body.get("service_tier")) or text_or_none(usage.get("service_tier")) or None,
         provider_cost_usd=_cost(usage.get("cost")),
     )
-    return possible_usage(counted, NAME)
+    return counts.check(counted)
 
 
 def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _first_count(*values: Any) -> int:
-    for value in values:
-        if type(value) is int and value > 0:
-            return value
-    return 0
 
 
 def _cost(value: Any) -> Decimal | None:

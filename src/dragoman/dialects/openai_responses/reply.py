@@ -13,7 +13,7 @@ from dragoman.dialects.openai_responses.blocks import NAME, TIERS, known_tier, r
 from dragoman.dialects.openai_responses.error import provider_code, read_error
 from dragoman.dialects.parts.body import a_list, an_object, from_body
 from dragoman.dialects.parts.conversation import Conversation
-from dragoman.dialects.parts.counts import possible_usage
+from dragoman.dialects.parts.counts import Counts
 from dragoman.dialects.parts.details import Said, lost_details
 from dragoman.dialects.parts.residue import noted, notes_of, restored
 from dragoman.dialects.parts.scalars import count_of, text_or_none
@@ -261,18 +261,23 @@ def _read_usage(body: dict[str, Any]) -> TokenUsage | None:
     if not isinstance(wire, dict):
         return None
     inside, outside = _details(wire, "input_tokens_details"), _details(wire, "output_tokens_details")
-    cached, created = count_of(inside.get("cached_tokens")), count_of(inside.get("cache_write_tokens"))
+    counts = Counts(NAME)
+    fresh, cached, created = counts.split_prompt(
+        counts.read(wire, "input_tokens"),
+        counts.read(inside, "cached_tokens"),
+        counts.read(inside, "cache_write_tokens"),
+    )
     counted = TokenUsage(
-        input_tokens=max(0, count_of(wire.get("input_tokens")) - cached - created),
-        output_tokens=count_of(wire.get("output_tokens")),
+        input_tokens=fresh,
+        output_tokens=counts.read(wire, "output_tokens"),
         cached_input_tokens=cached,
         cache_creation_input_tokens=created,
-        reasoning_tokens=count_of(outside.get("reasoning_tokens")),
+        reasoning_tokens=counts.read(outside, "reasoning_tokens"),
         server_tool_calls=_read_server_calls(body, wire) or None,
         service_tier=text_or_none(body.get("service_tier")),
         provider_cost_usd=_read_cost(wire),
     )
-    return possible_usage(counted, NAME)
+    return counts.check(counted)
 
 
 def _details(wire: dict[str, Any], key: str) -> dict[str, Any]:
