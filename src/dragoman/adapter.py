@@ -22,7 +22,17 @@ from dragoman import dialects
 from dragoman.catalog import AdapterCapabilities, Model, Provider
 from dragoman.dialects.parts.residue import notes_of
 from dragoman.errors import CriticalLossError
-from dragoman.event import BlockComplete, StreamError, StreamEvent, ToolUseEnd, ToolUseStart
+from dragoman.event import (
+    BlockComplete,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseEnd,
+    ToolUseInputDelta,
+    ToolUseStart,
+    judged,
+)
 from dragoman.exchange import Fault, Loss, OpaqueTool, Options, Reply, Request, ToolDefinition, Written
 from dragoman.ids import AS_IT_IS, ToolIds, derived_ulid, ulid
 from dragoman.message import (
@@ -46,6 +56,7 @@ from dragoman.message import (
     Usage,
     VideoBlock,
 )
+from dragoman.rules import MAX_NAME_LENGTH, plain_tool_name
 
 _CHARACTERS_PER_TOKEN: Final = 4
 _CHARACTERS_PER_MEDIUM: Final = 1024
@@ -111,7 +122,11 @@ class Adapter:
 
     def from_wire_response(self, response: Any, context: RequestContext) -> Message:
         """A whole answer as a message. One that failed is a message too, with what had arrived."""
-        return self.message_from(self.dialect.read_reply(response), context)
+        reply: Reply = self.dialect.read_reply(response)
+        content = tuple(_with_possible_name(block) for block in reply.content)
+        if content != reply.content:
+            reply = judged(reply.replace(content=content))
+        return self.message_from(reply, context)
 
     def message_from(
         self, reply: Reply, context: RequestContext, status: MessageStatus | None = None, **told: Any
@@ -141,11 +156,14 @@ class Adapter:
         """
         reader = self.dialect.stream_reader(None, self.provider.quirks)
         calls: dict[int, str] = {}
+        refused: set[int] = set()
         async for chunk in chunks:
             for event in reader.feed(chunk):
-                yield self._heard(event, calls, context)
+                if (named := _with_possible_names(event, refused)) is not None:
+                    yield self._heard(named, calls, context)
         for event in reader.close():
-            yield self._heard(event, calls, context)
+            if (named := _with_possible_names(event, refused)) is not None:
+                yield self._heard(named, calls, context)
 
     def estimate_input_tokens(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
         """Roughly how many tokens the prompt has."""
@@ -243,6 +261,44 @@ def _notes_on_message(reply: Reply) -> ProviderRaw | None:
     around = {name: note for name, note in reply.provider_raw.items() if name not in ("dialect", "message")}
     notes = {**(reply.provider_raw.get("message") or {}), "dialect": reply.provider_raw["dialect"]}
     return {**notes, "reply": around} if around else notes
+
+
+def _with_possible_names(event: StreamEvent, refused: set[int]) -> StreamEvent | None:
+    """The event; a call under a name that no tool can have as a whole block, and nothing for the rest of that call.
+
+    ``refused`` collects the indexes of such calls.
+    """
+    match event:
+        case TextDelta() | ThinkingDelta():
+            return event
+        case ToolUseStart(index=index, id=call_id, name=name, provider_raw=raw):
+            if (problem := _name_problem(name)) is not None:
+                refused.add(index)
+                return BlockComplete(index, InvalidToolUseBlock(call_id, plain_tool_name(name), "", problem, raw))
+        case ToolUseInputDelta(index=index) | ToolUseEnd(index=index) if index in refused:
+            return None
+        case BlockComplete(index=index, block=block):
+            return BlockComplete(index, _with_possible_name(block))
+    return event
+
+
+def _with_possible_name(block: ContentBlock) -> ContentBlock:
+    """The block; for a call under a name that no tool can have, one that is never executed, under a shorter name."""
+    match block:
+        case ToolUseBlock(call_id, name, value, raw) if (problem := _name_problem(name)) is not None:
+            text = msgspec.json.encode(value).decode()
+            return InvalidToolUseBlock(call_id, plain_tool_name(name), text, problem, raw)
+        case InvalidToolUseBlock(name=name) if _name_problem(name) is not None:
+            return block.replace(name=plain_tool_name(name))
+        case _:
+            return block
+
+
+def _name_problem(name: str) -> str | None:
+    """Why no tool can have this name. Any other unknown name is one that the model is told there is no tool for."""
+    if len(name) > MAX_NAME_LENGTH:
+        return f"the tool's name has {len(name)} characters; {MAX_NAME_LENGTH} are allowed"
+    return "the tool's name holds a NUL" if "\0" in name else None
 
 
 def _with_own_id(event: StreamEvent, context: RequestContext) -> StreamEvent:

@@ -211,10 +211,10 @@ def _is_empty(content: Iterable[ContentBlock], stop_reason: StopReason) -> bool:
     return stop_reason in _PROPER_ENDS and all(isinstance(block, TextBlock) and not block.text for block in content)
 
 
-def _unusable(name: str, *, was_cut: bool) -> Fault:
+def _unusable(call: InvalidToolUseBlock, *, was_cut: bool) -> Fault:
     return Fault(
         code="tool_input_truncated" if was_cut else "tool_input_invalid",
-        message=f"the input of a call of {name!r} cannot be used; it was not made",
+        message=f"a call of {call.name!r} cannot be used and was not made: {call.reason}",
         retryable=True,
     )
 
@@ -225,7 +225,7 @@ def judged(reply: Reply) -> Reply:
         return reply
     for block in reply.content:
         if type(block) is InvalidToolUseBlock:
-            return _failed(reply, _unusable(block.name, was_cut=reply.stop_reason is StopReason.MAX_TOKENS))
+            return _failed(reply, _unusable(block, was_cut=reply.stop_reason is StopReason.MAX_TOKENS))
     return _failed(reply, _EMPTY) if _is_empty(reply.content, reply.stop_reason) else reply
 
 
@@ -455,7 +455,7 @@ class Folding:
         if set(self.blocks) != set(range(len(self.blocks))):
             return _violation("a block is missing between the others")
         cut = next((block for block in self.blocks.values() if isinstance(block, _OpenCall)), None)
-        if cut is None and self.unusable is None:
+        call = cut.invalid("it was cut off") if cut is not None else self.unusable
+        if call is None:
             return _EMPTY if _is_empty(content, self.end.stop_reason) else None
-        name = cut.start.name if cut else self.unusable.name if self.unusable else ""
-        return _unusable(name, was_cut=cut is not None or self.end.stop_reason is StopReason.MAX_TOKENS)
+        return _unusable(call, was_cut=cut is not None or self.end.stop_reason is StopReason.MAX_TOKENS)

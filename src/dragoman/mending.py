@@ -14,7 +14,6 @@ from __future__ import annotations
 import bisect
 import enum
 import itertools
-import re
 from collections import Counter
 from collections.abc import Container, Iterable
 from typing import Any
@@ -41,7 +40,6 @@ from dragoman.message import (
 from dragoman.rules import (
     CALL,
     IN_RESULT,
-    MAX_NAME_LENGTH,
     NOT_OURS_TO_READ,
     Breach,
     Call,
@@ -58,6 +56,7 @@ from dragoman.rules import (
     is_tool_name,
     left_streaming,
     media_problem,
+    plain_tool_name,
     readable,
     results_of,
 )
@@ -188,8 +187,7 @@ def _with_plain_calls(message: Message, mending: _Mending) -> Message:
     blocks: list[ContentBlock] = list(message.content)
     for index, call in calls_of(message):
         if is_tool_name(call.name) is None:
-            name = re.sub(r"[^a-zA-Z0-9_-]", "_", call.name)
-            name = (name if is_tool_name(name[:1]) else f"_{name}")[:MAX_NAME_LENGTH]
+            name = plain_tool_name(call.name)
             blocks[index] = call.replace(name=name)
             mending.note("tool-name-is-plain", message.id, f"the tool {call.name!r} is now called {name!r}")
     return message if tuple(blocks) == message.content else message.replace(content=tuple(blocks))

@@ -255,10 +255,17 @@ CALL: Final = (ToolUseBlock, InvalidToolUseBlock)
 is_tool_id: Final = TOOL_ID.fullmatch
 MAX_NAME_LENGTH: Final = 64
 is_tool_name: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}").fullmatch
+_NOT_IN_TOOL_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 # Looking a member up on its enum, or hashing it, takes as long as all the rest of a rule (Python 3.11).
 _USER, _ASSISTANT, _SYSTEM, _TOOL = Role.USER, Role.ASSISTANT, Role.SYSTEM, Role.TOOL
 _COMPLETE, _PARTIAL, _CANCELLED = MessageStatus.COMPLETE, MessageStatus.PARTIAL, MessageStatus.CANCELLED
+
+
+def plain_tool_name(name: str) -> str:
+    """A tool name that every provider accepts, from any text: other characters become underscores, and it is cut."""
+    plain = _NOT_IN_TOOL_NAME.sub("_", name[:MAX_NAME_LENGTH])
+    return (plain if is_tool_name(plain[:1]) else f"_{plain}")[:MAX_NAME_LENGTH]
 
 
 # --- check -----------------------------------------------------------------------------------------------------------

@@ -11,10 +11,19 @@ from typing import Any
 import pytest
 
 from dragoman.errors import DamagedError, DragomanError, StorageError, UnknownSessionError
-from dragoman.message import Attachment, Message, MessageStatus, TextBlock, Usage
+from dragoman.message import (
+    Attachment,
+    InvalidToolUseBlock,
+    Message,
+    MessageStatus,
+    Role,
+    TextBlock,
+    ToolUseBlock,
+    Usage,
+)
 from dragoman.store import Row, Session, Store
 from tests.store.conftest import Clock, Place
-from tests.store.talk import answered, called, result, said
+from tests.store.talk import answered, called, message, result, said
 
 LARGE = "the whole report, at length. " * 1_000
 TABLES = (
@@ -364,6 +373,31 @@ async def test_a_store_that_is_sound_is_found_so(store: Store) -> None:
 
 async def test_what_is_left_after_an_erasure_is_sound(store: Store) -> None:
     await erasable(store)
+    await store.erase_user("ann")
+    assert (await store.verify()).damage == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["n" * 20_000, "a\0b" * 8_000, "a\0\u2400" * 8_000, "QUJD" * 5_000], ids=["long", "NUL", "both", "base64"]
+)
+async def test_a_name_or_an_id_that_was_moved_out_is_found_as_it_was_made(store: Store, name: str) -> None:
+    session = await store.create_session(user_id="ann")
+    call = ToolUseBlock("tu_" + "i" * 20_000, name, {"of": "x"})
+    broken = InvalidToolUseBlock("tu_2", name, "{", "no object")
+    await store.append(session.id, message(Role.ASSISTANT, [TextBlock(LARGE), call, broken], user_id="ann"))
+    await store.append(session.id, result(call.id))
+    assert (await store.verify()).damage == ()
+    assert (await store.verify(session.id)).damage == ()
+    await change(store, "UPDATE tool_calls SET name = 'another' WHERE id = 'tu_2'")
+    (damage,) = (await store.verify()).damage
+    assert (damage.seq, damage.what) == (1, "the call tu_2 is noted otherwise than it was made")
+
+
+async def test_the_call_of_an_erased_message_is_sound_although_its_name_was_moved_out(store: Store) -> None:
+    session = await store.create_session(user_id="ann")
+    block = ToolUseBlock("tu_1", "n" * 20_000, {})
+    await store.append(session.id, [said("x", user_id="ann"), message(Role.ASSISTANT, [block], user_id="ann")])
+    await store.append(session.id, said("y", user_id="bob"))
     await store.erase_user("ann")
     assert (await store.verify()).damage == ()
 

@@ -10,13 +10,21 @@ The one rule: what cannot be read is listed, and the look goes on behind it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from dragoman.errors import DamagedError, DragomanError, NewerVersionError, UnknownSessionError
-from dragoman.message import InvalidToolUseBlock, Message, Role, ToolResultBlock, ToolUseBlock, usage_problems
+from dragoman.message import (
+    ContentBlock,
+    InvalidToolUseBlock,
+    Message,
+    Role,
+    ToolResultBlock,
+    ToolUseBlock,
+    usage_problems,
+)
 from dragoman.store import entries, runs, trace, usage_repair
 from dragoman.store.attached import files_of
 from dragoman.store.calls import STATUSES, is_sound, visible
@@ -60,7 +68,7 @@ async def verify(store: Store, session_id: str | None, progress: Progress | None
     blobs: dict[str, Damage | None] = {}
     for name, _ in names:
         try:
-            look = await store._read(_look(name, step))
+            look = await _look_at_session(store, name, step)
         except UnknownSessionError:
             continue  # somebody has deleted it
         except DamagedError as error:
@@ -147,8 +155,10 @@ def _history(session_id: str) -> Generator[Statement, Rows, list[tuple[str, int]
 class _Look:
     """What a look at a session has found so far."""
 
-    def __init__(self, session_id: str) -> None:
+    def __init__(self, session_id: str, large: Mapping[str, bytes] | None = None) -> None:
         self.session_id = session_id
+        self.large = Nothing() if large is None else _Known(large)
+        self.wanted: set[str] = set()  # large content that may hold the name or the id of a call
         self.messages = 0
         self.damage: list[Damage] = []
         self.newest = ""
@@ -156,7 +166,7 @@ class _Look:
         self.usage: set[tuple[Any, ...]] = set()
         self.blobs: set[tuple[int, str]] = set()
         self.files: set[tuple[int, str, str]] = set()
-        self.calls: dict[str, tuple[str, int, str]] = {}
+        self.calls: dict[str, tuple[str, int, str | None]] = {}  # a name that was erased is None
         self.unusable: set[str] = set()  # calls that cannot be made
         self.results: dict[str, dict[tuple[int, str], bool]] = {}  # by call and place, whether it is an error
 
@@ -171,7 +181,7 @@ class _Look:
         """Look at a message."""
         self.messages += 1
         try:
-            message = message_from(found.session_id, found.seq, found.columns, found.hash, Nothing())
+            message = message_from(found.session_id, found.seq, found.columns, found.hash, self.large)
         except NewerVersionError:
             self.is_whole = False
             return
@@ -184,9 +194,11 @@ class _Look:
 
     def _derive(self, found: Found, message: Message) -> None:
         if message.role is Role.ASSISTANT:
+            is_erased = (message.metadata.extra or {}).get("erased") is True
             for block in message.content:
                 if isinstance(block, ToolUseBlock | InvalidToolUseBlock):
-                    call_id, made = visible(block.id), (message.id, found.seq, visible(block.name))
+                    name = None if is_erased and not block.name else visible(block.name)
+                    call_id, made = visible(block.id), (message.id, found.seq, name)
                     if call_id not in self.calls and isinstance(block, InvalidToolUseBlock):
                         self.unusable.add(call_id)
                     self.calls.setdefault(call_id, made)
@@ -201,15 +213,55 @@ class _Look:
             if problems:
                 self.impossible(found.seq, "; ".join(problems.values()))
         if found.columns.blobs_json is not None:
-            self.blobs.update((found.seq, one[1]) for one in msgspec.json.decode(found.columns.blobs_json))
+            names = [one[1] for one in msgspec.json.decode(found.columns.blobs_json)]
+            self.blobs.update((found.seq, name) for name in names)
+            if any(_lacks_word(block) for block in message.content):
+                self.wanted.update(names)
         if message.metadata.user_message_attachments is not None:
             self.files.update((found.seq, *file) for file in files_of(message))
 
 
+class _Known(Nothing):
+    """Large content of which some is known."""
+
+    def __init__(self, known: Mapping[str, bytes]) -> None:
+        self._known = known
+
+    def __getitem__(self, sha256: str) -> bytes:
+        return self._known.get(sha256, b"")
+
+
+def _lacks_word(block: ContentBlock) -> bool:
+    """Whether the name or the id of a call is empty, as it is where it was moved out and is not known."""
+    match block:
+        case ToolUseBlock(id=call_id, name=name) | InvalidToolUseBlock(id=call_id, name=name):
+            return not call_id or not name
+        case ToolResultBlock(tool_use_id=call_id):
+            return not call_id
+        case _:
+            return False
+
+
+async def _look_at_session(store: Store, session_id: str, step: Callable[[int], None]) -> _Look:
+    """Look at everything about a session; a second time if a name or an id of a call is in large content."""
+    look = await store._read(_look(session_id, step))
+    known: dict[str, bytes] = {}
+    while unknown := look.wanted - known.keys():
+        for sha256 in unknown:
+            try:
+                known[sha256] = await store.blobs.get(sha256)
+            except DamagedError:  # which is reported where all large content is read
+                known[sha256] = b""
+        look = await store._read(_look(session_id, lambda _: None, known))
+    return look
+
+
 @operation
-def _look(session_id: str, step: Callable[[int], None]) -> Generator[Statement, Rows, _Look]:
-    """Look at everything about a session."""
-    look = _Look(session_id)
+def _look(
+    session_id: str, step: Callable[[int], None], large: Mapping[str, bytes] | None = None
+) -> Generator[Statement, Rows, _Look]:
+    """Look at everything about a session. ``large`` is the large content that is known."""
+    look = _Look(session_id, large)
     session = yield from get_session(session_id)
     yield from _look_at_lineage(look, session)
     after = session.parent_seq
@@ -317,7 +369,8 @@ def _look_at_calls(look: _Look, session: Session, rows: Iterable[tuple[Any, ...]
         is_shared = seq <= session.parent_seq
         made = look.calls.get(call_id)
         is_settled = answer_seq is not None or status == "cancelled"
-        if not is_shared and made != (message_id, seq, name) and not (made is None and is_settled):
+        is_as_made = made in ((message_id, seq, name), (message_id, seq, None))
+        if not is_shared and not is_as_made and not (made is None and is_settled):
             look.wrong(seq, f"the call {call_id} is noted otherwise than it was made")
         answers = look.results.get(call_id, {})
         if answer_seq is not None and (answer_seq, answer_id) not in answers:

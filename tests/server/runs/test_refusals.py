@@ -12,9 +12,12 @@ import pytest
 
 from dragoman.errors import UnknownSessionError
 from dragoman.exchange import SideEffects
+from dragoman.message import InvalidToolUseBlock, TextBlock
+from dragoman.rules import is_tool_name
 from dragoman.tools import tool
 from tests.server.conftest import Serving
 from tests.server.runs.conftest import RUNS, SSE, post, refused, run_input, types, user
+from tests.strict.said import call, say
 
 PNG = base64.b64encode(
     bytes.fromhex(
@@ -223,6 +226,53 @@ async def test_a_key_without_the_right_may_only_say_what_users_say(keyed_server:
     rows = await keyed_server.store.read(said["threadId"])
     assert [row.message.role.value for row in rows] == ["system", "user", "assistant", "user", "assistant"]
     assert keyed_server.fake.refused == []
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("n" * 20_000, "invalid_message"),
+        ("n" * 65, "invalid_message"),
+        ("a b", "invalid_message"),
+        ("", "invalid_message"),
+        ("a\0b", "invalid_character"),
+    ],
+    ids=["very long", "too long", "blank", "empty", "NUL"],
+)
+async def test_a_history_calls_tools_by_names_that_tools_can_have(keyed_server: Serving, name: str, code: str) -> None:
+    writer = await keyed_server.key("bob", scopes=("chat", "history:write"))
+    made = {"id": "call-1", "type": "function", "function": {"name": name, "arguments": "{}"}}
+    said = run_input(
+        user("Hi", "m1"),
+        {"id": "a1", "role": "assistant", "content": "", "toolCalls": [made]},
+        {"id": "t1", "role": "tool", "toolCallId": "call-1", "content": "x"},
+        "Really?",
+    )
+    assert await refused(keyed_server, said, **writer) == (422, code)
+    with pytest.raises(UnknownSessionError):
+        await keyed_server.store.get_session(said["threadId"])
+
+
+@pytest.mark.parametrize("name", ["n" * 20_000, "n" * 65, "a\0b"], ids=len)
+async def test_a_model_that_calls_a_name_no_tool_can_have_calls_nothing(chat_server: Serving, name: str) -> None:
+    chat_server.fake.answer_with(say("Let me see."), call(name, {"a": 1}))
+    given = run_input("Hello")
+    events = await post(chat_server, given)
+    assert events[-1]["type"] == "RUN_ERROR"
+    assert "the tool's name h" in events[-1]["message"]
+    assert all(name not in str(event) for event in events)
+    rows = await chat_server.store.read(given["threadId"])
+    text, used = rows[-1].message.content
+    assert text == TextBlock("Let me see.")
+    assert isinstance(used, InvalidToolUseBlock)
+    assert is_tool_name(used.name)
+    assert used.reason.startswith("the tool's name h")
+    assert [one.status for one in await chat_server.store.tool_calls(given["threadId"])] == ["failed"]
+    assert (await chat_server.store.verify()).damage == ()
+    chat_server.fake.say("Yes.")
+    again = run_input("Once more", threadId=given["threadId"])
+    assert types(await post(chat_server, again))[-1] == "RUN_FINISHED"
+    assert chat_server.fake.refused == []
 
 
 async def test_a_thread_of_somebody_else_is_not_there(keyed_server: Serving) -> None:

@@ -33,6 +33,7 @@ from dragoman.message import (
     VideoBlock,
 )
 from dragoman.offload import A_BLOCK, A_MESSAGE, in_turns, off_loop, size_of
+from dragoman.rules import MAX_NAME_LENGTH, calls_of, is_tool_name
 from dragoman.server.refusing import Refusal
 from dragoman.server.runs.continuing import New, new_of, refuse_messages_to_questions, resumed_by
 from dragoman.server.runs.given import File, Given, MessageGiven, Words, bytes_of
@@ -135,6 +136,8 @@ class Preparing:
         reader = functools.partial(read_messages, wires, session_id="", created_at=self._doors.store.clock())
         size = sum(A_MESSAGE + A_BLOCK * one.part_count for one in new.imported)
         read = await off_loop(size, reader)
+        for message in read:
+            _check_tool_names(message)
         results = [await self._result_message(one) for one in new.answers]
         turns = in_turns(read, lambda one: size_of([one]))
         earlier = [await self._earlier(one, given[wire_id_of(one), one.role]) async for one in turns]
@@ -245,6 +248,17 @@ def _recording(file: File) -> ContentBlock:
 def _wire(given: MessageGiven) -> dict[str, Any]:
     """A message as it is read. A user's is never a piece of another one, whatever its metadata says."""
     return given.wire if given.role != "user" else {name: given.wire[name] for name in given.wire if name != "metadata"}
+
+
+def _check_tool_names(message: Message) -> None:
+    """Refuse a message that calls a tool by a name that no tool can have."""
+    for _, call in calls_of(message):
+        where = f"Message {wire_id_of(message)}: the name of a tool call"
+        if "\0" in call.name:
+            raise Refusal(422, "invalid_character", f"{where} holds a NUL.")
+        if is_tool_name(call.name) is None:
+            what = f"has to be 1 to {MAX_NAME_LENGTH} of A-Z a-z 0-9 _ - and begin with a letter or an underscore"
+            raise Refusal(422, "invalid_message", f"{where} {what}.")
 
 
 def _title(new: New) -> str | None:
