@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.errors import DamagedError, DragomanError, StorageError, UnknownSessionError
+from dragoman.errors import DamagedError, DragomanError, InputError, StorageError, UnknownSessionError
 from dragoman.message import (
     Attachment,
     InvalidToolUseBlock,
@@ -436,6 +436,48 @@ async def test_whatever_is_not_as_it_was_written_is_listed(store: Store, wrong: 
     seen = await store.verify()
     assert {found.session_id for found in seen.damage} == {session.id}
     assert not seen.is_sound
+
+
+async def test_a_session_that_is_noted_as_indexed_beyond_its_end_is_listed_and_indexed_anew(
+    shared_place: Place,
+) -> None:
+    async with shared_place.open() as store:
+        await store.searching.stop()  # nothing is indexed in between
+        session = await store.create_session()
+        await store.append(session.id, said("needle"))
+        await change(store, "UPDATE sessions SET indexed_seq = 9999")
+        assert ["counts 9999 messages" in one.what for one in (await store.verify()).damage] == [True]
+    async with shared_place.open() as store:
+        await store.append(session.id, said("needle again"))
+        assert sorted(hit.seq for hit in await store.search("needle")) == [1, 2]
+        assert (await store.verify()).is_sound
+        await change(store, "UPDATE sessions SET indexed_seq = 9999")
+        await store.reindex()
+        assert sorted(hit.seq for hit in await store.search("needle")) == [1, 2]
+        assert (await store.verify()).is_sound
+
+
+async def test_a_negative_age_is_refused_and_nothing_is_older_than_time(store: Store) -> None:
+    await store.create_session("s")
+    with pytest.raises(InputError, match="lies in the future"):
+        await store.retain(timedelta(days=-1))
+    assert await store.retain(timedelta.max) == []
+    assert [one.id for one in await store.list_sessions()] == ["s"]
+
+
+async def test_a_clock_that_was_set_back_makes_no_session_older(store: Store, clock: Clock) -> None:
+    store.clock = clock
+    await store.create_session("s")
+    newest = clock.now
+    clock.move(days=-3650)
+    await store.append("s", said("one"))
+    await store.append("s", said("two"))  # which may be put at the end in one statement
+    await store.append("s", [said("three"), said("four")])
+    await store.rename_session("s", "a title")
+    assert (await store.get_session("s")).updated_at == newest
+    assert (await store.verify()).is_sound
+    clock.now = newest
+    assert await store.retain(timedelta(days=90)) == []
 
 
 async def test_large_content_that_is_gone_or_changed_is_listed_where_it_is_named(store: Store) -> None:

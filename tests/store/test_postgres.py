@@ -94,6 +94,15 @@ async def test_a_store_of_a_newer_version_is_refused_and_left_alone(url: str) ->
     assert caught.value.code == "newer_store"
 
 
+async def test_a_store_whose_schema_number_is_below_zero_is_refused(url: str) -> None:
+    async with open_store(url):
+        pass
+    async with connected(url) as connection:
+        await connection.execute("DELETE FROM dragoman_steps; INSERT INTO dragoman_steps VALUES (-1, now())")
+    with pytest.raises(StoreUnusableError, match="its header is damaged"):
+        await open_store(url).open()
+
+
 async def _nothing(*_: object) -> None:
     """What the first version did about leases when it was opened."""
 

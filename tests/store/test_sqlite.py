@@ -559,3 +559,20 @@ async def test_a_second_store_of_the_same_file_leaves_the_locks_of_the_first(tmp
         async with open_store(f"sqlite:///{path}"):
             assert len(locks()) >= len(held)
         assert len(locks()) >= len(held)
+
+
+@pytest.mark.parametrize("version", [-1, -16777202])
+async def test_a_schema_number_below_zero_is_a_damaged_header_and_nothing_is_changed(
+    tmp_path: Path, version: int
+) -> None:
+    path = tmp_path / "store.db"
+    async with open_store(f"sqlite:///{path}"):
+        pass
+    connection = apsw.Connection(str(path))
+    connection.pragma("user_version", version)
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreUnusableError, match="its header is damaged"):
+        async with open_store(f"sqlite:///{path}"):
+            pass
+    assert path.read_bytes() == before

@@ -243,7 +243,7 @@ async def retain(
     if older_than < timedelta():
         raise InputError("--older-than lies in the future", remedy="Say for how long nothing has happened, as in 90d")
     async with _files(attachments, store) as files, opened(store) as kept:
-        before = kept.clock() - older_than
+        before = kept.cutoff(older_than)
         old = await kept.retain(older_than, user_id=user, dry_run=True)
         done = Retained(dry_run=dry_run, sessions=old)
         if not dry_run:

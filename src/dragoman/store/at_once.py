@@ -30,11 +30,11 @@ POST: Final = _into("at_the_door", f"{LETTER}, task_state")
 PREPARE: Final = f"""
 CREATE TEMP VIEW at_the_end AS SELECT {COLUMNS}, 0 AS now, 0 AS listed_at FROM messages;
 CREATE TEMP TRIGGER put_at_the_end INSTEAD OF INSERT ON at_the_end BEGIN
-  UPDATE sessions SET last_seq = NEW.seq, last_message_id = NEW.id, updated_at = NEW.now
+  UPDATE sessions SET last_seq = NEW.seq, last_message_id = NEW.id, updated_at = max(updated_at, NEW.now)
     WHERE id = NEW.session_id AND last_seq = NEW.seq - 1 AND last_message_id < NEW.id;
   SELECT raise(ABORT, 'it does not end there') WHERE changes() = 0;
-  UPDATE sessions SET listed_at = NEW.listed_at, is_behind = 1
-    WHERE id = NEW.session_id AND (is_behind = 0 OR listed_at <> NEW.listed_at);
+  UPDATE sessions SET listed_at = max(listed_at, NEW.listed_at), is_behind = 1
+    WHERE id = NEW.session_id AND (is_behind = 0 OR listed_at < NEW.listed_at);
   INSERT INTO messages ({COLUMNS}) VALUES ({_new(COLUMNS)});
 END;
 

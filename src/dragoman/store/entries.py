@@ -25,8 +25,7 @@ from dragoman.entries import Entry
 from dragoman.errors import ConflictError, DamagedError, FormatError, InputError
 from dragoman.jsontext import OWN, read_json
 from dragoman.store.operation import LOCKED, Rows, Statement, operation
-from dragoman.store.rows import micros
-from dragoman.store.sessions import create_session, listed_at, unknown_session
+from dragoman.store.sessions import TOUCH, create_session, touch_arguments, unknown_session
 from dragoman.store.values import EntryRow, Session
 
 if TYPE_CHECKING:
@@ -152,8 +151,7 @@ def append(
             yield from create_session(made)
         yield alone
     places = yield from added(session_id, drafts)
-    at = micros(now)
-    yield "UPDATE sessions SET updated_at = ?, listed_at = ? WHERE id = ?", (at, listed_at(at), session_id)
+    yield f"UPDATE sessions SET {TOUCH} WHERE id = ?", (*touch_arguments(now), session_id)
     return places
 
 

@@ -295,6 +295,20 @@ def behind(sessions: Sequence[str] | None, limit: int) -> Generator[Statement, R
 
 
 @operation
+def overrun() -> Generator[Statement, Rows, list[str]]:
+    """Sessions that are noted as indexed beyond their end, which only damage can do."""
+    return [row[0] for row in (yield "SELECT id FROM sessions WHERE indexed_seq > last_seq", ())]
+
+
+@operation
+def restart(engine: str, sessions: Sequence[str]) -> Generator[Statement, Rows, None]:
+    """Take sessions out of the index, so that it is filled with them anew."""
+    for session_id in sessions:
+        yield from INDEXES[engine].forget(session_id, 1, 2**62)
+        yield "UPDATE sessions SET indexed_seq = parent_seq, is_behind = 1 WHERE id = ?", (session_id,)
+
+
+@operation
 def pending(wanted: Iterable[tuple[str, int]], most: int) -> Generator[Statement, Rows, list[Pending]]:
     """Messages that the index lacks of these sessions, each up to a place; so many of them at once."""
     made: list[Pending] = []
@@ -373,7 +387,11 @@ def forget(engine: str, session_id: str, first: int = 1, last: int = 2**62) -> G
 def forget_everything(engine: str) -> Generator[Statement, Rows, None]:
     """Empty the index, so that it is built anew, and put right what sessions are listed by."""
     yield from INDEXES[engine].empty()
-    yield "UPDATE sessions SET indexed_seq = parent_seq, is_behind = 1 WHERE last_seq > parent_seq", ()
+    yield (
+        "UPDATE sessions SET indexed_seq = parent_seq, is_behind = 1"
+        " WHERE last_seq > parent_seq OR indexed_seq <> parent_seq",
+        (),
+    )
     yield f"UPDATE sessions SET listed_at = {LISTED_AT} WHERE listed_at <> {LISTED_AT}", ()
 
 

@@ -25,7 +25,7 @@ from dragoman.blobs import Blob, Blobs, checked
 from dragoman.errors import DamagedError, FormatError, StorageError, StoreUnusableError
 from dragoman.store.lease_clock import restart
 from dragoman.store.operation import Rows, Statement, bindable, operation
-from dragoman.store.schema import migrations
+from dragoman.store.schema import check_version, migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
 
 try:
@@ -163,14 +163,7 @@ class PostgresStore(Store):
         if await connection.fetchval("SELECT to_regclass('dragoman_steps')") is None:
             return 0
         version: int = await connection.fetchval("SELECT coalesce(max(number), 0) FROM dragoman_steps")
-        known = len(migrations("postgres"))
-        if version > known:
-            raise StoreUnusableError(
-                f"a newer Dragoman wrote it (schema {version}; this one knows up to {known})",
-                where=self._where,
-                remedy="Open it with a newer Dragoman; nothing was changed",
-                code="newer_store",
-            )
+        check_version(version, "postgres", self._where)
         return version
 
     # --- running -----------------------------------------------------------------------------------------------------

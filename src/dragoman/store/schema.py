@@ -10,10 +10,30 @@ import functools
 import importlib.resources
 from typing import Final
 
+from dragoman.errors import StoreUnusableError
+
 LETTER: Final = (  # the columns of a letter, in the order of its row
     "recipient_id, team_id, letter_id, sender_id, task_id, type, trace_id, session_id, message_id, turn_id, user_id,"
     " created_at, fingerprint, letter_json, hash"
 )
+
+
+def check_version(version: int, engine: str, where: str) -> None:
+    """Raise ``StoreUnusableError`` unless this version of Dragoman knows that version of a store."""
+    known = len(migrations(engine))
+    if version < 0:
+        raise StoreUnusableError(
+            f"its header is damaged: it names the schema {version}",
+            where=where,
+            remedy="Take it from a backup; nothing was changed",
+        )
+    if version > known:
+        raise StoreUnusableError(
+            f"a newer Dragoman wrote it (schema {version}; this one knows up to {known})",
+            where=where,
+            remedy="Open it with a newer Dragoman; nothing was changed",
+            code="newer_store",
+        )
 
 
 @functools.cache

@@ -101,6 +101,7 @@ class Searching:
         self._task: asyncio.Task[None] | None = None
         self._stored_at = 0.0
         self._is_stopped = True
+        self._is_checked = False
 
     async def search(self, query: str, filters: Filters, limit: int, offset: int) -> list[Hit]:
         """Messages in which everything is that a query asks for, the best first."""
@@ -169,6 +170,7 @@ class Searching:
 
     async def _follow_up(self) -> None:
         """Fill what is missing with pauses, unless somebody else is at it."""
+        await self._check()
         while wanted := await self._store._read(indexes.behind(None, _SESSIONS_AT_ONCE)):
             begun = monotonic()
             while found := await self._pending(wanted, _GENTLY[0]):
@@ -181,6 +183,7 @@ class Searching:
 
     async def catch_up(self, session_id: str | None = None) -> None:
         """Fill what is missing now: of everything, or of one history."""
+        await self._check()
         owners = None if session_id is None else await self._store._read(_owners(session_id))
         missing = await self._store._read(indexes.behind(owners, _ALL))
         for first in range(0, len(missing), _SESSIONS_AT_ONCE):
@@ -188,6 +191,14 @@ class Searching:
             while found := await self._pending(wanted, _AT_ONCE[0]):
                 for pieces in await self._pieces(found, _AT_ONCE[1]):
                     await self._store._write_index(indexes.put(self._store.engine, pieces))
+
+    async def _check(self) -> None:
+        """Index sessions anew that are noted as indexed beyond their end; looked for once after the store is opened."""
+        if self._is_checked:
+            return
+        if sessions := await self._store._read(indexes.overrun()):
+            await self._store._write_index(indexes.restart(self._store.engine, sessions))
+        self._is_checked = True
 
     async def _pending(self, wanted: Sequence[tuple[str, int]], most: int) -> list[Pending]:
         """Messages for the index; what there is no way to read is passed over, one at a time."""

@@ -29,6 +29,18 @@ _NEWEST_FIRST: Final = "listed_at DESC, updated_at DESC, id DESC"  # an index ha
 LISTED_AT: Final = f"((updated_at - (updated_at % {_BUCKET} + {_BUCKET}) % {_BUCKET}) / {_BUCKET})"  # the same in SQL
 
 
+TOUCH: Final = (  # what an UPDATE sets of a session that changes; a clock that was set back does not make it older
+    "updated_at = CASE WHEN updated_at > ? THEN updated_at ELSE ? END,"
+    " listed_at = CASE WHEN listed_at > ? THEN listed_at ELSE ? END"
+)
+
+
+def touch_arguments(now: datetime) -> tuple[int, int, int, int]:
+    """The arguments of ``TOUCH``."""
+    at = micros(now)
+    return at, at, listed_at(at), listed_at(at)
+
+
 def listed_at(updated_at: int) -> int:
     """What sessions are listed by, beside the time itself: tens of seconds, so that it seldom changes."""
     return updated_at // _BUCKET
@@ -175,9 +187,8 @@ def change_session(session_id: str, changes: dict[str, Any], now: datetime) -> G
     yield from alone_in(session_id)
     yield from get_session(session_id)  # what is damaged is not given a hash that fits
     (row,) = yield (
-        f"UPDATE sessions SET {', '.join((*columns, 'updated_at = ?, listed_at = ?'))} WHERE id = ?"
-        f" RETURNING {_SESSION}",
-        (*values, at := micros(now), listed_at(at), session_id),
+        f"UPDATE sessions SET {', '.join((*columns, TOUCH))} WHERE id = ? RETURNING {_SESSION}",
+        (*values, *touch_arguments(now), session_id),
     )
     row = (*row[:14], _session_hash(row))
     yield "UPDATE sessions SET hash = ? WHERE id = ?", (row[14], session_id)

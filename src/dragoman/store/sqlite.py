@@ -43,7 +43,7 @@ from dragoman.store.high_water import HighWaterMark
 from dragoman.store.lease_clock import boot_id, machine_now, restart
 from dragoman.store.operation import LOCKED, Bulk, Passing, Rows, bindable
 from dragoman.store.row_hash import CALL, call_hash
-from dragoman.store.schema import migrations
+from dragoman.store.schema import check_version, migrations
 from dragoman.store.store import Operation, Result, Store, now_utc
 
 try:
@@ -340,21 +340,15 @@ class SqliteStore(Store):
         """Whether this version may write it. Not even a setting is changed before that is known."""
         if connection.readonly("main"):
             raise StoreUnusableError("it may be read and not written", where=self._where, remedy="Ask for permission")
-        if connection.pragma("application_id") != _APPLICATION_ID:
-            if connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():
-                raise StoreUnusableError(
-                    "it is a SQLite file of something else",
-                    where=self._where,
-                    remedy="Name another file",
-                    code="not_a_store",
-                )
-        elif (version := connection.pragma("user_version")) > (known := len(migrations("sqlite"))):
+        is_ours = connection.pragma("application_id") == _APPLICATION_ID
+        if not is_ours and connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():
             raise StoreUnusableError(
-                f"a newer Dragoman wrote it (schema {version}; this one knows up to {known})",
+                "it is a SQLite file of something else",
                 where=self._where,
-                remedy="Open it with a newer Dragoman; nothing was changed",
-                code="newer_store",
+                remedy="Name another file",
+                code="not_a_store",
             )
+        check_version(connection.pragma("user_version"), "sqlite", self._where)
 
     def _migrate(self, connection: apsw.Connection) -> None:
         version, steps = connection.pragma("user_version"), migrations("sqlite")

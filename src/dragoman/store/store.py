@@ -22,7 +22,7 @@ import msgspec
 
 from dragoman import value
 from dragoman.blobs import Blobs, FolderBlobs
-from dragoman.errors import DragomanError, FormatError, UnknownSessionError
+from dragoman.errors import DragomanError, FormatError, InputError, UnknownSessionError
 from dragoman.ids import UlidSource
 from dragoman.message import Message
 from dragoman.offload import in_turns, off_loop, size_of
@@ -558,7 +558,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
 
         A session in which a turn is running stays. ``dry_run`` deletes nothing.
         """
-        before = self.clock() - older_than
+        before = self.cutoff(older_than)
         found = await self._read(care.untouched(before, user_id))
         if dry_run:
             return found
@@ -567,6 +567,16 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
             if await self.delete_untouched(session.id, before):
                 gone.append(session)
         return gone
+
+    def cutoff(self, older_than: timedelta) -> datetime:
+        """The time before which something is older than that; ``InputError`` for a time in the future."""
+        if older_than < timedelta():
+            what = "the age of what to delete lies in the future"
+            raise InputError(what, where=f"older_than {older_than}", remedy="Name for how long nothing has happened")
+        try:
+            return self.clock() - older_than
+        except OverflowError:
+            return datetime.min.replace(tzinfo=UTC)  # nothing is that old
 
     async def delete_untouched(self, session_id: str, before: datetime, holder: str = "") -> bool:
         """Delete a session in which nothing has happened since, by who has the right to run a turn in it; whether."""

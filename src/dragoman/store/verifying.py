@@ -308,15 +308,18 @@ def _look_at_numbers(look: _Look, session: Session) -> Generator[Statement, Rows
             f" and has {count} from {first} to {last}",
         )
     rows = yield (
-        "SELECT last_message_id, updated_at, listed_at, is_behind, indexed_seq < last_seq FROM sessions WHERE id = ?",
+        "SELECT last_message_id, updated_at, listed_at, is_behind, indexed_seq, last_seq FROM sessions WHERE id = ?",
         (session.id,),
     )
-    newest, updated, listed, is_behind, lacks_some = rows[0]
+    newest, updated, listed, is_behind, indexed, last = rows[0]
     if newest < look.newest:
         look.wrong(None, "its greatest message id is not the one that it remembers")
     if listed != listed_at(updated):
         look.wrong(None, "it is listed as of another time")
-    if lacks_some and not is_behind:
+    if indexed > last:
+        what = f"the index for searching counts {indexed} messages of it, and it has {last}"
+        look.wrong(None, f"{what}; it is indexed anew when the store is opened and searched")
+    if indexed < last and not is_behind:
         look.wrong(None, "the index for searching lacks messages of it, and does not know")
 
 

@@ -29,16 +29,14 @@ from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.reading import unknown_message
 from dragoman.store.row_hash import check_row, row_hash
 from dragoman.store.rows import Columns, columns_from, hash_of, micros
-from dragoman.store.sessions import alone_in, listed_at
+from dragoman.store.sessions import TOUCH, alone_in, listed_at, touch_arguments
 
 _CALLS: Final = (ToolUseBlock, InvalidToolUseBlock)
 _INSERT: Final = (
     "INSERT INTO messages (session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status,"
     " unknown_json, blobs_json, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_MOVE_END: Final = (
-    "UPDATE sessions SET last_seq = ?, last_message_id = ?, updated_at = ?, listed_at = ?, is_behind = 1 WHERE id = ?"
-)
+_MOVE_END: Final = f"UPDATE sessions SET last_seq = ?, last_message_id = ?, {TOUCH}, is_behind = 1 WHERE id = ?"
 
 End = tuple[int, str]  # of a session: its last place, and the greatest id in it
 
@@ -99,7 +97,7 @@ def append(
         moved = end[0] + len(drafts), drafts[-1].columns.id
         is_there = yield (
             f"{_MOVE_END} AND last_seq = ? AND last_message_id = ? RETURNING last_seq",
-            (*moved, at, listed_at(at), session_id, *end),
+            (*moved, *touch_arguments(now), session_id, *end),
         )
         if is_there:
             return (yield from _put(session_id, end[0] + 1, drafts, moved))
@@ -117,7 +115,7 @@ def append(
         what = f"it has {last_seq} messages, not {expected_seq}"
         raise ConflictError(what, where=f"session {session_id}", remedy="Read what is new, and try again")
     moved = last_seq + len(drafts), max(newest, *(draft.columns.id for draft in drafts))
-    yield _MOVE_END, (*moved, at, listed_at(at), session_id)
+    yield _MOVE_END, (*moved, *touch_arguments(now), session_id)
     places = yield from _put(session_id, last_seq + 1, drafts, moved)
     if idempotency_key is not None:
         seqs = places.seqs[0], places.seqs[-1]
@@ -268,9 +266,9 @@ def end_message(session_id: str, draft: Draft, now: datetime) -> Generator[State
     if not was_empty:  # most answers were until now
         yield from _forgotten(session_id, seq)
     yield (
-        "UPDATE sessions SET updated_at = ?, listed_at = ?, is_behind = 1,"
+        f"UPDATE sessions SET {TOUCH}, is_behind = 1,"
         " indexed_seq = CASE WHEN indexed_seq >= ? THEN ? ELSE indexed_seq END WHERE id = ?",
-        (at := micros(now), listed_at(at), seq, seq - 1, session_id),
+        (*touch_arguments(now), seq, seq - 1, session_id),
     )
     yield from _beside(session_id, seq, draft)
     return int(seq)
