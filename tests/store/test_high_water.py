@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import stat
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ import pytest
 
 from dragoman.store import Store, high_water, open_store
 from dragoman.store.high_water import HighWaterMark, Marked
+from tests import forked
 from tests.store.conftest import Clock, Place
 from tests.store.talk import said
 
@@ -62,6 +64,78 @@ async def test_an_older_copy_of_the_file_is_found(tmp_path: Path) -> None:
         "s: acknowledged up to message 3, and it ends at message 2",
         "new: acknowledged up to message 1, and it is not in the file",
     ]
+
+
+async def test_a_loss_is_named_until_it_is_accepted_even_if_the_session_grows(tmp_path: Path, caplog: Any) -> None:
+    path, older = tmp_path / "store.db", tmp_path / "older.db"
+    await _filled(path, "one", "two")
+    shutil.copy(path, older)
+    await _filled(path, "three", "four")
+    newer = path.read_bytes()
+    shutil.copy(older, path)
+    await _filled(path, "three again", "four again", "five")
+    assert "messages are missing at the end of 1 sessions" in caplog.text
+    grown = ["s: acknowledged up to message 4, and from message 3 on it holds others"]
+    assert await _damage(path) == grown
+    async with open_store(_url(path)) as store:
+        store.mark.shorten(is_any_length=True)
+    assert await _damage(path) == grown
+    path.write_bytes(newer)  # what was lost is back, and what was said since is lost
+    assert await _damage(path) == ["s: acknowledged up to message 5, and from message 3 on it holds others"]
+    async with open_store(_url(path)) as store:
+        await store.accept_loss()
+        assert (await store.verify()).is_sound
+    assert await _damage(path) == []
+
+
+async def test_what_was_lost_and_is_back_is_no_longer_named(tmp_path: Path) -> None:
+    path, older = tmp_path / "store.db", tmp_path / "older.db"
+    await _filled(path, "one")
+    shutil.copy(path, older)
+    await _filled(path, "two")
+    newer = path.read_bytes()
+    shutil.copy(older, path)
+    assert len(await _damage(path)) == 1
+    path.write_bytes(newer)
+    assert await _damage(path) == []
+
+
+async def test_another_message_in_the_place_of_the_last_one_is_found(tmp_path: Path) -> None:
+    path, other = tmp_path / "store.db", tmp_path / "other.db"
+    await _filled(path, "one")
+    shutil.copy(path, other)
+    await _filled(path, "two")
+    await _filled(other, "another two")
+    shutil.copy(other, path)
+    assert await _damage(path) == ["s: acknowledged up to message 2, and from message 2 on it holds others"]
+    await _filled(path, "three")
+    assert len(await _damage(path)) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\x00noise" * 50, None])
+async def test_a_damaged_mark_is_reported_until_it_is_begun_anew(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "store.db"
+    await _filled(path, "one")
+    mark = Path(f"{path}-mark")
+    mark.write_bytes(mark.read_bytes().replace(b'"s"', b'"z"') if content is None else content)
+    assert [one.partition(" (")[0] for one in await _damage(path)] == [": the mark beside the file is damaged"]
+    async with open_store(_url(path)) as store:
+        store.mark.shorten(is_any_length=True)
+        assert not (await store.verify()).is_sound
+        await store.accept_loss()
+        found = await store.verify()
+        assert (found.is_sound, found.marked) == (True, 1)
+
+
+async def test_the_command_names_a_loss_and_accepts_it(tmp_path: Path) -> None:
+    path, older = tmp_path / "store.db", tmp_path / "older.db"
+    await _filled(path, "one")
+    shutil.copy(path, older)
+    await _filled(path, "two")
+    shutil.copy(older, path)
+    for options, exit_code in (((), 1), ((), 1), (("--accept-loss",), 0), ((), 0)):
+        done = forked.run_text("verify", "--store", path, *options, environment=os.environ)
+        assert (done.returncode, "acknowledged up to message 2" in done.stdout) == (exit_code, exit_code == 1)
 
 
 async def test_a_deleted_log_is_found(tmp_path: Path) -> None:
@@ -159,7 +233,7 @@ async def test_imports_are_marked(store: Store, place: Place, tmp_path: Path) ->
         assert _ends(other) == {"s": 2}
 
 
-def test_lines_that_cannot_be_read_say_nothing(tmp_path: Path) -> None:
+def test_lines_that_cannot_be_read_are_counted_and_have_no_effect(tmp_path: Path) -> None:
     mark = HighWaterMark(tmp_path / "store.db")
     assert mark.read() is None
     mark.begin("a", 3)
@@ -168,9 +242,10 @@ def test_lines_that_cannot_be_read_say_nothing(tmp_path: Path) -> None:
     file = Path(tmp_path / "store.db-mark")
     whole = file.read_bytes()
     file.write_bytes(whole + b'\0\0\0\n00000000 ["note","a",9]\nzz\n' + whole[: len(whole) // 2 - 3])
-    assert mark.read() == Marked(None, {"a": 3, "b": 1})
+    damaged = Marked(None, {"a": 3, "b": 1}, damaged_lines=4)
+    assert mark.read() == damaged
     mark.shorten(is_any_length=True)
-    assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (whole, 0o600)
+    assert (mark.read(), stat.S_IMODE(file.stat().st_mode)) == (damaged, 0o600)
 
 
 async def test_a_mark_that_cannot_be_written_stops_nobody(tmp_path: Path, caplog: Any) -> None:

@@ -45,6 +45,15 @@ async def verify(
     session: str | None = None,
     /,
     *,
+    accept_loss: Annotated[
+        bool,
+        Parameter(
+            name="--accept-loss",
+            negative=(),
+            show_default=False,
+            help="Accept that messages are missing at the end of sessions, and begin the mark anew from what is there.",
+        ),
+    ] = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> int:
@@ -57,6 +66,8 @@ async def verify(
     """
     async with opened(store) as kept:
         only = (await session_named(kept, session)).id if session is not None else None
+        if accept_loss:
+            await kept.accept_loss()
         with progress("verifying") as seen:
             found = await kept.verify(only, seen)
     if json:
@@ -81,7 +92,7 @@ def _marked(found: Verification, mark: Path) -> str:
     if found.marked is None:
         return f"no mark beside the file ({mark.name}): messages that are missing at the end are not noticed"
     if any("acknowledged up to" in damage.what for damage in found.damage):
-        return f"if you restored an older copy on purpose, delete {mark} to accept it"
+        return "if you restored an older copy on purpose, accept it: dragoman verify --accept-loss"
     since = "" if found.marked_since is None else f", which was begun {moment(found.marked_since)} UTC"
     return f"the end of {counted(found.marked, 'session')} was compared with {mark.name}{since}"
 

@@ -2,16 +2,20 @@
 
     mark.start(ends, now)           the first line of a new mark, and every session that the file has
     mark.begin(session_id, seq)     a session is there, and ends so; written at once
-    mark.note(session_id, seq)      a message was acknowledged; written within a second, and when the store is closed
+    mark.note(session_id, seq, id)  a message was acknowledged; written within a second, and when the store is closed
     mark.forget(ids)                sessions are about to be deleted; written at once
+    mark.record(losses)             sessions end before what was acknowledged; kept until the loss is accepted
+    mark.accept(ends, now)          drop the recorded losses, and go on from what is in the file
     mark.read()                     what was acknowledged, by session; None if there is no such file
+    compare(marked)                 what a database lacks of that
 
 A database cannot tell that its end is missing: an older copy of it is sound, and so is one whose log was deleted. The
 mark is outside the file, so ``verify`` can compare. It is written after the commit and never synced: a process that is
 killed leaves out at most the last second, a power cut may leave out more.
 
-Invariant: the mark never says more than was committed. A line that cannot be read says nothing, nor does one about a
-session that was not begun, or was forgotten: another process may still note what it has added to it before.
+Invariant: the mark never claims more than was committed. A line that cannot be read is counted and has no effect. A
+line about a session that was not begun, or was forgotten, has none either: another process may still note what it has
+added to the session before.
 """
 
 from __future__ import annotations
@@ -21,12 +25,14 @@ import contextlib
 import logging
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+
+from dragoman.store.operation import Rows, Statement, operation
 
 try:
     import fcntl
@@ -35,16 +41,41 @@ except ImportError:  # not a POSIX system: processes that write at the same time
 
 _EVERY_S: Final = 1.0
 _LONG_BYTES: Final = 1024 * 1024  # of a file that is written anew when a store is opened
+_GONE: Final = -1  # where a session ends that is not in the file
 _START, _BEGIN, _NOTE, _FORGET = "start", "begin", "note", "forget"
+_LOST, _ACCEPT, _DAMAGED = "lost", "accept", "damaged"
 _log: Final = logging.getLogger("dragoman.store")
-_Line = tuple[str, str, int]  # what, of which session, its last message; of the first line, when that was
+
+
+class _Line(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):
+    what: str
+    session_id: str
+    number: int  # the last message; of start and accept, the time; of damaged, how many lines
+    message_id: str = ""
+    end: int = _GONE  # of a loss
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """Messages that were acknowledged and are missing."""
+
+    acknowledged: int  # the last message that was acknowledged
+    message_id: str  # its id; "" if the mark does not know it
+    end: int  # the last message that was still there
 
 
 class Marked(msgspec.Struct, frozen=True):
-    """What a mark says."""
+    """The content of a mark."""
 
     since: datetime | None  # when it was begun
     ends: dict[str, int]  # the last message that was acknowledged of each session
+    message_ids: dict[str, str] = {}  # and its id, if it is known
+    losses: dict[str, Loss] = {}  # recorded when the store was opened, and not accepted
+    damaged_lines: int = 0
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether something of it cannot be read, its first line included."""
+        return self.since is None or self.damaged_lines > 0
 
 
 class HighWaterMark:
@@ -53,7 +84,7 @@ class HighWaterMark:
     def __init__(self, database: Path | None) -> None:
         self.path = database.with_name(f"{database.name}-mark") if database is not None else None
         self._is_new = False
-        self._noted: dict[str, int] = {}
+        self._noted: dict[str, tuple[int, str]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -61,18 +92,18 @@ class HighWaterMark:
         """Begin a mark where there is none. It tells nothing of what was lost before."""
         if self.path is not None and not self.path.exists():
             self._is_new = True
-            begun = [(_BEGIN, session_id, seq) for session_id, seq in ends()]
-            self._write([(_START, "", round(now.timestamp())), *begun])
+            begun = [_Line(_BEGIN, session_id, seq) for session_id, seq in ends()]
+            self._write([_Line(_START, "", round(now.timestamp())), *begun])
 
     def begin(self, session_id: str, seq: int) -> None:
         """A session was made."""
-        self._write([(_BEGIN, session_id, seq)])
+        self._write([_Line(_BEGIN, session_id, seq)])
 
-    def note(self, session_id: str, seq: int) -> None:
+    def note(self, session_id: str, seq: int, message_id: str) -> None:
         """A message was acknowledged."""
         if self.path is None:
             return
-        self._noted[session_id] = max(seq, self._noted.get(session_id, 0))
+        self._noted[session_id] = max((seq, message_id), self._noted.get(session_id, (0, "")))
         loop = asyncio.get_running_loop()
         if self._timer is None or self._loop is not loop:
             self._timer, self._loop = loop.call_later(_EVERY_S, self.flush), loop
@@ -82,14 +113,23 @@ class HighWaterMark:
         gone = list(session_ids)
         for session_id in gone:
             self._noted.pop(session_id, None)
-        self._write([(_FORGET, session_id, 0) for session_id in gone])
+        self._write([_Line(_FORGET, session_id, 0) for session_id in gone])
+
+    def record(self, losses: Mapping[str, Loss]) -> None:
+        """Keep that messages are missing. The sessions go on from where they end now."""
+        self._write([_lost(session_id, loss) for session_id, loss in losses.items()])
+
+    def accept(self, ends: Mapping[str, int], now: datetime) -> None:
+        """Drop the recorded losses and unreadable lines; every session goes on from where it ends in the file."""
+        begun = [_Line(_BEGIN, session_id, seq) for session_id, seq in ends.items()]
+        self._write([_Line(_ACCEPT, "", round(now.timestamp())), *begun], is_after_damage=True)
 
     def flush(self) -> None:
         """Write what was noted."""
         if self._timer is not None:
             self._timer.cancel()
         noted, self._noted, self._timer = self._noted, {}, None
-        self._write([(_NOTE, session_id, seq) for session_id, seq in noted.items()])
+        self._write([_Line(_NOTE, session_id, seq, message_id) for session_id, (seq, message_id) in noted.items()])
 
     def read(self) -> Marked | None:
         """What the mark says; nothing if there was none when the store was opened."""
@@ -110,9 +150,7 @@ class HighWaterMark:
             with self._opened() as descriptor:
                 marked = _marked(self.path.read_bytes())
                 short = self.path.with_name(f"{self.path.name}.part")
-                first = [] if marked.since is None else [(_START, "", round(marked.since.timestamp()))]
-                begun = [(_BEGIN, session_id, seq) for session_id, seq in marked.ends.items()]
-                short.write_bytes(b"".join(map(_line, [*first, *begun])))
+                short.write_bytes(b"".join(map(_encode, _lines(marked))))
                 short.chmod(os.fstat(descriptor).st_mode & 0o777)
                 short.replace(self.path)
         except FileNotFoundError:
@@ -120,12 +158,13 @@ class HighWaterMark:
         except OSError as error:
             _log.warning("the mark beside the database could not be shortened: %s", error)
 
-    def _write(self, lines: list[_Line]) -> None:
+    def _write(self, lines: list[_Line], *, is_after_damage: bool = False) -> None:
         if self.path is None or not lines:
             return
         try:
             with self._opened() as descriptor:
-                os.write(descriptor, b"".join(map(_line, lines)))
+                data = b"".join(map(_encode, lines))
+                os.write(descriptor, b"\n" + data if is_after_damage else data)  # the last line may have no end
         except OSError as error:
             _log.warning("the mark beside the database could not be written: %s", error)
 
@@ -146,28 +185,120 @@ class HighWaterMark:
                 os.close(descriptor)
 
 
-def _line(line: _Line) -> bytes:
-    said = msgspec.json.encode(line)
-    return b"%08x %s\n" % (zlib.crc32(said), said)
+def _encode(line: _Line) -> bytes:
+    payload = msgspec.json.encode(line)
+    return b"%08x %s\n" % (zlib.crc32(payload), payload)
+
+
+def _decode(line: bytes) -> _Line | None:
+    checksum, _, payload = line.partition(b" ")
+    try:
+        if int(checksum, 16) == zlib.crc32(payload):
+            return msgspec.json.decode(payload, type=_Line)
+    except (ValueError, msgspec.DecodeError):
+        pass
+    return None
+
+
+def _lost(session_id: str, loss: Loss) -> _Line:
+    return _Line(_LOST, session_id, loss.acknowledged, loss.message_id, loss.end)
+
+
+def _lines(marked: Marked) -> Iterator[_Line]:
+    if marked.since is not None:
+        yield _Line(_START, "", round(marked.since.timestamp()))
+    if marked.damaged_lines:
+        yield _Line(_DAMAGED, "", marked.damaged_lines)
+    for session_id, loss in marked.losses.items():
+        yield _lost(session_id, loss)
+    for session_id, seq in marked.ends.items():
+        yield _Line(_BEGIN, session_id, seq, marked.message_ids.get(session_id, ""))
 
 
 def _marked(data: bytes) -> Marked:
     since: datetime | None = None
-    ends: dict[str, int] = {}
-    for line in data.split(b"\n"):
-        checksum, _, said = line.partition(b" ")
-        try:
-            if not said or int(checksum, 16) != zlib.crc32(said):
-                continue
-            what, session_id, seq = msgspec.json.decode(said, type=_Line)
-        except (ValueError, msgspec.DecodeError):
+    acknowledged: dict[str, tuple[int, str]] = {}
+    losses: dict[str, Loss] = {}
+    damaged = 0
+    for text in filter(None, data.split(b"\n")):
+        line = _decode(text)
+        if line is None:
+            damaged += 1
             continue
-        if what == _START:
-            since = datetime.fromtimestamp(seq, UTC)
-        elif what == _BEGIN:
-            ends[session_id] = seq
-        elif what == _FORGET:
-            ends.pop(session_id, None)
-        elif session_id in ends:
-            ends[session_id] = max(seq, ends[session_id])
-    return Marked(since, ends)
+        session_id, here = line.session_id, (line.number, line.message_id)
+        match line.what:
+            case "start":
+                since = datetime.fromtimestamp(line.number, UTC)
+            case "begin":
+                acknowledged[session_id] = here
+            case "note" if session_id in acknowledged:
+                acknowledged[session_id] = max(here, acknowledged[session_id])
+            case "forget":
+                acknowledged.pop(session_id, None)
+                losses.pop(session_id, None)
+            case "lost":
+                acknowledged.pop(session_id, None)
+                if line.end != _GONE:
+                    acknowledged[session_id] = line.end, ""
+                losses[session_id] = _add_loss(losses.get(session_id), Loss(*here, line.end))
+            case "accept":
+                since, damaged = since or datetime.fromtimestamp(line.number, UTC), 0
+                losses.clear()
+            case "damaged":
+                damaged += line.number
+    return Marked(
+        since,
+        {session_id: seq for session_id, (seq, _) in acknowledged.items()},
+        {session_id: message_id for session_id, (_, message_id) in acknowledged.items() if message_id},
+        losses,
+        damaged,
+    )
+
+
+def _add_loss(before: Loss | None, loss: Loss) -> Loss:
+    """One loss for both, of a session that has lost messages twice."""
+    if before is None:
+        return loss
+    last = max(before, loss, key=lambda one: one.acknowledged)
+    return Loss(last.acknowledged, last.message_id, min(before.end, loss.end))
+
+
+# --- what a database lacks -------------------------------------------------------------------------------------------
+
+
+@operation
+def session_ends() -> Generator[Statement, Rows, dict[str, int]]:
+    """The last message of every session."""
+    return dict((yield "SELECT id, last_seq FROM sessions", ()))
+
+
+@operation
+def compare(marked: Marked) -> Generator[Statement, Rows, dict[str, Loss]]:
+    """What is missing: sessions that end before what was acknowledged, that are gone, or that hold another message."""
+    ends = yield from session_ends()
+    losses: dict[str, Loss] = {}
+    for session_id, seq in marked.ends.items():
+        end = ends.get(session_id, _GONE)
+        message_id = marked.message_ids.get(session_id, "")
+        if end >= seq and message_id and not (yield from _is_at(session_id, seq, message_id)):
+            end = seq - 1
+        if end < seq:
+            losses[session_id] = Loss(seq, message_id, end)
+    return losses
+
+
+@operation
+def missing(marked: Marked) -> Generator[Statement, Rows, dict[str, Loss]]:
+    """What is missing now, with the recorded losses but for those whose last message is there again."""
+    losses = yield from compare(marked)
+    for session_id, loss in marked.losses.items():
+        message_id = loss.message_id
+        if not message_id or not (yield from _is_at(session_id, loss.acknowledged, message_id, if_none=False)):
+            losses[session_id] = _add_loss(losses.get(session_id), loss)
+    return losses
+
+
+def _is_at(session_id: str, seq: int, message_id: str, *, if_none: bool = True) -> Generator[Statement, Rows, bool]:
+    """Whether a message is in its place. A place without a message is found by other means."""
+    rows = yield "SELECT id FROM messages WHERE session_id = ? AND seq = ?", (session_id, seq)
+    return bool(rows[0][0] == message_id) if rows else if_none

@@ -19,6 +19,7 @@ import contextlib
 import errno
 import functools
 import glob
+import logging
 import os
 import queue
 import re
@@ -38,7 +39,7 @@ from dragoman import permissions
 from dragoman.blobs import Blobs
 from dragoman.errors import DamagedError, FormatError, StorageError, StoreError, StoreUnusableError
 from dragoman.message import is_possible_cost
-from dragoman.store import at_once
+from dragoman.store import at_once, high_water
 from dragoman.store.high_water import HighWaterMark
 from dragoman.store.lease_clock import boot_id, machine_now, restart
 from dragoman.store.operation import LOCKED, Bulk, Passing, Rows, bindable
@@ -51,6 +52,7 @@ try:
 except ImportError:  # not a POSIX system: SQLite's own waiting has to do
     fcntl = None  # type: ignore[assignment]
 
+_log: Final = logging.getLogger("dragoman.store")
 _APPLICATION_ID: Final = 0x44524147  # "DRAG"
 _OLDEST: Final = (3, 51, 3)  # before it, two connections that write and checkpoint at once may corrupt the file
 _ENDS: Final = "SELECT id, last_seq FROM sessions"
@@ -158,7 +160,9 @@ class SqliteStore(Store):
         try:
             for end in ("", "-wal"):
                 if (file := path.with_name(path.name + end)).exists():
-                    shutil.copyfile(file, self.path.with_name(self.path.name + end))
+                    copy = self.path.with_name(self.path.name + end)
+                    permissions.create_file(copy)
+                    shutil.copyfile(file, copy)
         except OSError as error:
             self._copied.cleanup()
             raise StoreUnusableError(f"it cannot be copied to be read ({error})", where=str(path)) from None
@@ -275,6 +279,7 @@ class SqliteStore(Store):
                     self._restart_leases(connection)
                     if self._copied is None:
                         self.mark.start(lambda: connection.execute(_ENDS).fetchall(), self.clock())
+                        self._record_losses(connection)
                 except apsw.Error as error:
                     raise self._not_opened(error, is_full=_is_full(error, connection)) from None
                 return connection
@@ -282,6 +287,20 @@ class SqliteStore(Store):
             raise self._not_opened(error, is_full=error.errno in _NO_ROOM) from None
         finally:
             lock.close()
+
+    def _record_losses(self, connection: apsw.Connection) -> None:
+        """Keep in the mark which sessions end before what was acknowledged, before they grow again."""
+        marked = self.mark.read()
+        if marked is None:
+            return
+        try:
+            losses = _read(connection, high_water.compare(marked))
+        except (apsw.Error, DamagedError, UnicodeDecodeError):
+            return  # the file is damaged, and verify says where
+        self.mark.record(losses)
+        if losses or marked.is_damaged:
+            what = f"messages are missing at the end of {len(losses)} sessions" if losses else "its mark is damaged"
+            _log.warning("%s: %s. Run dragoman verify", self._where, what)
 
     def _check_file(self, path: Path) -> None:
         """Whether it may be ours, before anything is written beside it."""

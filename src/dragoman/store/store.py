@@ -32,6 +32,7 @@ from dragoman.store import (
     calls,
     care,
     collecting,
+    high_water,
     leases,
     operation,
     reading,
@@ -327,7 +328,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         )
         if places.end is not None:
             self._remember_end(session_id, places.end)
-            self.mark.note(session_id, places.end[0])
+            self.mark.note(session_id, places.end[0], owned[-1].id)
             self.searching.soon()
             return [Row(seq, message) for seq, message in zip(places.seqs, owned, strict=True)]
         return await self._rows(await self._read(reading.at(session_id, places.seqs)))
@@ -341,7 +342,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         if row is None or self._write_at_once(at_once.PUT, row) is None:
             return None
         self._ends[session_id] = end[0] + 1, draft.columns.id
-        self.mark.note(session_id, end[0] + 1)
+        self.mark.note(session_id, end[0] + 1, draft.columns.id)
         self.searching.soon()
         return end[0] + 1
 
@@ -669,6 +670,15 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         ``progress`` is told how many messages were seen, and how many there are.
         """
         return await verifying.verify(self, session_id, progress)
+
+    async def accept_loss(self) -> None:
+        """Accept that messages are missing at the end of sessions: ``verify`` names only what is missing from now on.
+
+        Do this after you have restored an older copy of a SQLite file on purpose, or when its mark is damaged.
+        """
+        ends = await self._write(high_water.session_ends())
+        self.mark.accept(ends, self.clock())
+        self.mark.forget(ends.keys() - (await self._read(high_water.session_ends())).keys())  # deleted meanwhile
 
     # --- elsewhere ---------------------------------------------------------------------------------------------------
 

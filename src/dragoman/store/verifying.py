@@ -25,10 +25,11 @@ from dragoman.message import (
     ToolUseBlock,
     usage_problems,
 )
-from dragoman.store import entries, runs, trace, usage_repair
+from dragoman.store import entries, high_water, runs, trace, usage_repair
 from dragoman.store.attached import files_of
 from dragoman.store.calls import STATUSES, is_sound, visible
 from dragoman.store.care import Nothing
+from dragoman.store.high_water import Loss, Marked
 from dragoman.store.lineage import lineage
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.reading import Found, at, read
@@ -64,7 +65,7 @@ async def verify(store: Store, session_id: str | None, progress: Progress | None
     damage = await _engine_s_own(store) if session_id is None else []
     marked = store.mark.read()
     if marked is not None:
-        damage += await _lost_tails(store, marked.ends, None if session_id is None else {name for name, _ in names})
+        damage += await _lost_tails(store, marked, None if session_id is None else {name for name, _ in names})
     blobs: dict[str, Damage | None] = {}
     for name, _ in names:
         try:
@@ -106,28 +107,42 @@ async def _engine_s_own(store: Store) -> list[Damage]:
     ]
 
 
-async def _lost_tails(store: Store, marked: dict[str, int], only: set[str] | None) -> list[Damage]:
-    """Sessions that end before what was acknowledged of them, or are gone."""
-    there = await store._read(_ends())
-    lost = [name for name, last in marked.items() if there.get(name, -1) < last and (only is None or name in only)]
-    if not lost:
-        return []
-    still = store.mark.read()  # without what was deleted meanwhile
-    ends = still.ends if still is not None else {}
-    return [_lost_tail(name, ends[name], there.get(name)) for name in lost if name in ends]
+async def _lost_tails(store: Store, marked: Marked, only: set[str] | None) -> list[Damage]:
+    """Sessions that end before what was acknowledged of them, or are gone; and whether all of them were compared."""
+    damage = [_damaged_mark(marked)] if marked.is_damaged else []
+    try:
+        losses = await store._read(high_water.missing(marked))
+        ends = await store._read(high_water.session_ends())
+    except DamagedError as error:
+        return [*damage, Damage(session_id="", seq=None, what=f"it cannot be compared with its mark: {error.what}")]
+    lost = {name: loss for name, loss in losses.items() if only is None or name in only}
+    if lost:
+        still = store.mark.read()  # without what was deleted meanwhile
+        known = still.ends.keys() | still.losses.keys() if still is not None else set()
+        damage += [_lost_tail(name, loss, ends.get(name)) for name, loss in lost.items() if name in known]
+    return damage
 
 
-def _lost_tail(session_id: str, acknowledged: int, last: int | None) -> Damage:
-    what = f"acknowledged up to message {acknowledged}, and " + (
-        "it is not in the file" if last is None else f"it ends at message {last}"
+def _damaged_mark(marked: Marked) -> Damage:
+    what = f"{marked.damaged_lines} lines of it cannot be read" if marked.damaged_lines else "its first line is missing"
+    return Damage(
+        session_id="",
+        seq=None,
+        what=f"the mark beside the file is damaged ({what}): messages that are missing at the end may not be noticed;"
+        " dragoman verify --accept-loss begins it anew",
     )
+
+
+def _lost_tail(session_id: str, loss: Loss, last: int | None) -> Damage:
+    if last is None:
+        found = "it is not in the file"
+    elif last <= loss.end:
+        found = f"it ends at message {last}"
+    else:
+        found = f"from message {loss.end + 1} on it holds others"
     why = "the file is older than the mark beside it, or its log (-wal) is gone"
-    return Damage(session_id=session_id, seq=None, what=f"{what}: {why}")
-
-
-@operation
-def _ends() -> Generator[Statement, Rows, dict[str, int]]:
-    return dict((yield "SELECT id, last_seq FROM sessions", ()))
+    what = f"acknowledged up to message {loss.acknowledged}, and {found}: {why}"
+    return Damage(session_id=session_id, seq=None, what=what)
 
 
 @operation
