@@ -127,7 +127,7 @@ class FolderBlobs:
         await asyncio.to_thread(self._put, sha256, data)
 
     async def get(self, sha256: str) -> bytes:
-        return checked(sha256, await asyncio.to_thread(self._get, sha256), str(self.folder))
+        return await asyncio.to_thread(lambda: checked(sha256, self._get(sha256), str(self.folder)))
 
     async def delete(self, sha256: str) -> None:
         await asyncio.to_thread(self._path(sha256).unlink, missing_ok=True)

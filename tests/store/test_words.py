@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.store import words
 from dragoman.store.words import LONGEST_WORD, MOST_DISTINCT, Analysis, Term, analysed, excerpt, fold, terms_from
 
 # Texts with the letters, marks and signs that are easy to get wrong, beside whatever else there is.
@@ -194,3 +195,10 @@ def test_an_excerpt_marks_what_was_asked_for(before: str, asked: str, behind: st
     for begin, until in made.highlights:
         assert end <= begin < until <= len(made.text)
         end = until
+
+
+def test_a_text_that_repeats_a_word_very_often_is_compared_at_its_first_places_only() -> None:
+    terms = terms_from("word text")
+    text = "word " * 5_000 + "text"
+    assert len(words._places(text, terms)) <= 2 * words._MOST_PLACES
+    assert excerpt(text, terms).highlights[0] == (0, 4)

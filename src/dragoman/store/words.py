@@ -254,6 +254,9 @@ class _Place(msgspec.Struct, frozen=True):
     end: int
 
 
+_MOST_PLACES: Final = 500  # of one term, that are compared; the first ones
+
+
 def excerpt(text: str, terms: list[Term], length: int = 160) -> Excerpt:
     """The piece of a text with the most of what was asked for."""
     text = unicodedata.normalize("NFC", text[:LONGEST_TEXT])
@@ -288,7 +291,8 @@ def _places(text: str, terms: list[Term]) -> list[_Place]:
             for part, (begin, end) in zip(word.parts, word.spans, strict=True):
                 found.extend(_Place(number, at + begin, at + end) for number, term in alone if _fits(term, 0, part))
     for number, term in enumerate(terms):
-        found.extend(_Place(number, begin, end) for begin, end in _rows_of(term, words, spans))
+        rows = itertools.islice(_rows_of(term, words, spans), _MOST_PLACES)
+        found.extend(_Place(number, begin, end) for begin, end in rows)
     return sorted(found, key=lambda place: (place.begin, -place.end))
 
 
@@ -314,8 +318,10 @@ def _rows_of(term: Term, words: list[str], spans: list[tuple[int, int]]) -> Iter
 
 def _best(places: list[_Place], length: int) -> tuple[int, int]:
     """From where to where the most of the terms are close together; the first such place."""
-    best, most = (0, 0), 0
+    best, most, every = (0, 0), 0, len({place.term for place in places})
     for number, first in enumerate(places):
+        if most == every:
+            break
         near = [place for place in places[number : number + 50] if place.end - first.begin <= length]
         terms = len({first.term, *(place.term for place in near)})
         if terms > most:
