@@ -778,3 +778,51 @@ def test_a_folder_in_place_of_a_file_is_one_line(chats: Path, arguments: tuple[s
     assert (told.returncode, told.stdout) == (2, "")
     assert told.stderr.count("\n") == 1
     assert told.stderr.startswith("dragoman: ")
+
+
+def test_import_of_another_format_names_the_line_and_the_command_that_converts(tmp_path: Path) -> None:
+    wire = tmp_path / "wire.jsonl"
+    first = dragoman.encode(EXAMPLE[0]).decode()
+    wire.write_text(first + '\n{"role": "user", "content": "hi"}\n', "utf-8")
+    told = failed(run("import", wire, store=tmp_path / "store.db"), "invalid_message")
+    assert f"{wire}: line 2, $.content: " in told
+    assert "dragoman convert" in told
+
+
+def test_import_says_that_a_file_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    told = failed(run("import", tmp_path / "empty.jsonl", store=tmp_path / "store.db"), "cut_export")
+    assert "empty.jsonl: it is empty" in told
+
+
+def test_errors_of_the_system_have_stable_codes(tmp_path: Path) -> None:
+    failed(run("letter", "validate", tmp_path), "is_a_directory")
+    failed(run("letter", "validate", tmp_path / "none.json"), "file_not_found")
+    failed(run("mail", "send", tmp_path, store=tmp_path / "store.db"), "is_a_directory")
+
+
+def test_a_negative_duration_is_refused_for_what_it_is(tmp_path: Path) -> None:
+    store = tmp_path / "store.db"
+    assert "--older-than lies in the future" in failed(
+        run("retain", "--older-than", "-5d", store=store), "invalid_input"
+    )
+    assert "--expires lies in the past" in failed(
+        run("keys", "create", "--expires", "-5d", store=store), "invalid_input"
+    )
+
+
+def test_json_that_cannot_be_read_is_named_with_file_line_and_column_once(tmp_path: Path) -> None:
+    letter = tmp_path / "letter.json"
+    letter.write_bytes(b'{"a":\xff}')
+    assert f"dragoman: {letter}, byte 5: not UTF-8" in failed(
+        run("mail", "send", letter, store=tmp_path / "a.db"), "invalid_json"
+    )
+    letter.write_bytes(b'{"NaN": "NaN",\n "a": NaN}')
+    assert f"dragoman: {letter}, line 2 column 7: NaN is not JSON" in failed(
+        run("mail", "send", letter, store=tmp_path / "a.db"), "invalid_json"
+    )
+    lines = tmp_path / "bad.jsonl"
+    good = dragoman.encode(EXAMPLE[0]).decode()
+    lines.write_text(f"{good}\n{good[:-1]}\n", "utf-8")
+    told = failed(run("convert", lines, tmp_path / "out.jsonl"), "invalid_json")
+    assert f"dragoman: {lines}, line 2 column {len(good)}: not JSON" in told

@@ -194,7 +194,7 @@ def test_no_number_is_cut_where_the_terminal_is_narrow(tmp_path: Path) -> None:
 
     kept(tmp_path / "store.db", fill)
     for command in ("cost", "stats", "reprice"):
-        shown = run(command, store=tmp_path / "store.db").stdout  # 80 columns, as it is no terminal
+        shown = run(command, store=tmp_path / "store.db", env={"COLUMNS": "80"}).stdout
         assert "$123,456,789.123456" in shown
         assert "…" not in shown
         table = shown[shown.index("\nmodel ") :].strip().split("\n\n")[0].splitlines()[1:]

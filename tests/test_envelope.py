@@ -35,7 +35,7 @@ from dragoman.envelope import (
     tool_result_text,
     type_of,
 )
-from dragoman.errors import EnvelopeError
+from dragoman.errors import EnvelopeError, InputError
 from dragoman.message import Role
 from tests import strategies
 from tests.conftest import ROOT
@@ -587,3 +587,9 @@ def test_a_model_that_fails_ends_the_loop_with_what_there_is() -> None:
     result = run(ASKED, loop=ToolLoop(Model({"error": "overloaded"}), executed))
     assert (result["error"], result["completed"]) == ("overloaded", False)
     assert result["messages"] == normalize_many(ASKED.messages)
+
+
+def test_a_conversation_without_a_list_of_messages_is_refused_with_what_to_do() -> None:
+    messages: Any = None
+    with pytest.raises(InputError, match="messages is NoneType, and has to be a list"):
+        asyncio.run(run_conversation(ConversationCall(messages=messages), lambda call: None, loop=lambda call: {}))

@@ -93,6 +93,7 @@ def _read_carefully(data: bytes, limits: JsonLimits) -> Any:
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 # Possessive, so that no text makes it look at a character twice; a string that never ends goes to the end of the text.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+_STRING_IN_TEXT = re.compile(_STRING.pattern.decode(), re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # one level down, one level up
 _DIGITS_ONLY = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else ord(" ") for byte in range(256))
@@ -125,7 +126,7 @@ def _parsed(text: str, limits: JsonLimits) -> Any:
 
     decoder = json.JSONDecoder(
         object_pairs_hook=unique,
-        parse_constant=_refuse_constant,
+        parse_constant=lambda name: _refuse_constant(name, text),
         parse_int=_integer_of_64_bits if limits.integers_of_64_bits else _integer,
         parse_float=_float,
     )
@@ -145,8 +146,14 @@ def utf8(text: str) -> bytes:
         raise JsonError("a lone surrogate", where=f"character {error.start}", code="invalid_unicode") from None
 
 
-def _refuse_constant(name: str) -> None:
-    raise JsonError(f"{name} is not JSON")
+def _refuse_constant(name: str, text: str) -> None:
+    raise JsonError(f"{name} is not JSON", where=_place_outside_strings(name, text))
+
+
+def _place_outside_strings(name: str, text: str) -> str:
+    """Return the line and the column at which a word first stands outside of strings."""
+    offset = _STRING_IN_TEXT.sub(lambda string: " " * len(string[0]), text).index(name)
+    return f"line {text.count(chr(10), 0, offset) + 1} column {offset - text.rfind(chr(10), 0, offset)}"
 
 
 def _integer(digits: str) -> int:

@@ -329,3 +329,14 @@ def test_a_store_that_was_opened_before_a_fork_says_so() -> None:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert store.get_global_messages("job_1") == []
+
+
+def test_memories_of_this_process_refuse_what_is_no_entry() -> None:
+    shared = SharedInMemoryMemory("refusals", "a")
+    for memory in (InMemoryMemory(), shared, HierarchicalSharedMemory("refusals", "b", ["a"])):
+        with pytest.raises(FormatError, match="there is no type 'nope'"):
+            memory.add({"type": "nope"})
+        assert memory.get_history() == []
+    with pytest.raises(FormatError):
+        shared.add_global({"type": "nope"})
+    forget_namespace("refusals")

@@ -20,7 +20,7 @@ from dragoman.agent_framework import (
     SharedInMemoryMemory,
     WritingMessageStoreMemory,
 )
-from dragoman.errors import RemoteFaultError, ToolFailedError
+from dragoman.errors import InputError, RemoteFaultError, ToolFailedError
 from dragoman.message import Role, ToolResultBlock
 from tests.turn.ground import ground
 
@@ -179,3 +179,18 @@ def test_every_memory_may_be_called_and_awaited(kind: type[Any]) -> None:
         stored = [entry["content"] for entry in memory.get_history() if entry["type"] == "task"]
         reads_only = kind in (MessageStoreMemory, HierarchicalMessageStoreMemory)
         assert stored == ([] if reads_only else ["awaited", "called"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"planner": None}, "planner of a manager"),
+        ({"memory": None}, "memory of a manager"),
+        ({"workers": {"a": 5}}, "worker 'a' of a manager"),
+    ],
+)
+def test_a_manager_refuses_parts_that_it_cannot_use(wrong: dict[str, Any], told: str) -> None:
+    parts = {"planner": Planner(), "memory": InMemoryMemory(), "workers": {"a": lambda task: task}}
+    ManagerAgent(**parts)
+    with pytest.raises(InputError, match=f"{told}: .* Give an"):
+        ManagerAgent(**{**parts, **wrong})

@@ -6,6 +6,7 @@ import base64
 import random
 import string
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,14 @@ from hypothesis import strategies as st
 
 from dragoman.attachments import MAX_TTL_S, Attachments, Owner, Place, SigningKeys, open_attachments, parse_signed_url
 from dragoman.attachments.urls import OwnUrls
-from dragoman.errors import AttachmentError, AttachmentUrlError, DragomanError, SettingsError, UnknownAttachmentError
+from dragoman.errors import (
+    AttachmentError,
+    AttachmentUrlError,
+    DragomanError,
+    InputError,
+    SettingsError,
+    UnknownAttachmentError,
+)
 from tests.attachments.conftest import ANN, BASE, BOB, Clock
 from tests.attachments.samples import png
 
@@ -337,3 +345,9 @@ def test_whatever_is_sent_as_a_url_is_refused_and_breaks_nothing(url: str) -> No
     urls = OwnUrls(BASE, "agent-files", SigningKeys.from_text(f"k:{'s' * 32}"))
     with pytest.raises(DragomanError):
         urls.verified(url, 1_800_000_000)
+
+
+def test_what_is_no_text_is_no_signed_url() -> None:
+    url: Any = None
+    with pytest.raises(InputError, match="a signed URL is a text, not NoneType"):
+        parse_signed_url(url)

@@ -13,6 +13,7 @@ import pytest
 from dragoman.errors import (
     ConflictError,
     FormatError,
+    InputError,
     UnknownSessionError,
 )
 from dragoman.store import Session, Store
@@ -204,3 +205,32 @@ async def test_sessions_that_fit_alike_come_newest_first_and_not_more_than_asked
     found = [session.id for session in await store.find_sessions("like-", limit=3)]
     assert found[0] == made[2]
     assert len(found) == 3
+
+
+async def test_an_id_with_a_control_character_is_refused(store: Store) -> None:
+    for odd in ("a/b\n", "a\x1b[2J", "\x7f", "a\u2028b"):
+        with pytest.raises(FormatError, match="control character"):
+            await store.create_session(odd)
+        with pytest.raises(FormatError, match="control character"):
+            await store.entries.append(odd, {"type": "final", "content": "x"}, create=True)
+    assert await store.list_sessions() == []
+
+
+async def test_a_negative_limit_is_refused(store: Store) -> None:
+    await store.create_session("sess_1")
+    assert await store.list_sessions(limit=0) == []
+    for asked in (store.list_sessions(limit=-1), store.find_sessions("sess", limit=-1)):
+        with pytest.raises(InputError, match="limit is -1"):
+            await asked
+
+
+async def test_what_is_no_message_or_no_group_is_refused_with_what_to_do(store: Store) -> None:
+    await store.create_session("sess_1")
+    wrong: list[Any] = ["hello", 5, None, {"role": "user"}, [said("x"), "hello"]]
+    for given in wrong:
+        with pytest.raises(InputError, match=r"is no message\. Append a dragoman\.Message"):
+            await store.append("sess_1", given)
+    group: Any = "nothing"
+    for asked in (store.totals(group), store.repriced_totals(group, "v")):
+        with pytest.raises(InputError, match="Group by one of session, user"):
+            await asked

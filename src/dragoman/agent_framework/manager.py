@@ -70,8 +70,13 @@ class ManagerAgent:
         name: str = "ManagerAgent",
         max_steps: int = MAX_STEPS,
     ) -> None:
+        _check_part("planner", planner, isinstance(planner, Agent) or _has(planner, "plan"), "plan(task, history)")
+        _check_part("memory", memory, _has(memory, "add", "get_history"), "add(message) and get_history()")
         self.memory = memory
         self.workers = _named(workers)
+        for worker_name, worker in self.workers.items():
+            is_worker = isinstance(worker, Agent) or _has(worker, "run") or callable(worker)
+            _check_part(f"worker {worker_name!r}", worker, is_worker, "run(task)")
         self.policies = policies or {}
         self.name = name
         self.max_steps = max_steps
@@ -231,6 +236,21 @@ def _answer(call_id: str, history: list[Entry]) -> ToolResultBlock:
     """What the history says came of a call."""
     found = next(entry for entry in reversed(history) if entry.get("tool_use_id") == call_id)
     return ToolResultBlock(call_id, (TextBlock(_summary(found["content"])),), is_error=found["type"] == "error")
+
+
+def _has(given: Any, *methods: str) -> bool:
+    return all(callable(getattr(given, method, None)) for method in methods)
+
+
+def _check_part(name: str, given: Any, is_right: bool, needed: str) -> None:
+    """Raise ``InputError`` if something that a manager is made of lacks the methods that it needs."""
+    if not is_right:
+        instead = "an object" if name == "memory" else "an Agent, or an object"
+        raise InputError(
+            f"{type(given).__name__} cannot be used as it",
+            where=f"{name} of a manager",
+            remedy=f"Give {instead} with {needed}",
+        )
 
 
 def _named(workers: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:

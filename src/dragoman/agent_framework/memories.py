@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final
 
 from dragoman.agent_framework.stores import history_of
-from dragoman.entries import ASSISTANT_MESSAGE, USER_MESSAGE, Entry
+from dragoman.entries import ASSISTANT_MESSAGE, USER_MESSAGE, Entry, checked
 
 
 class Entries(list[Entry]):
@@ -174,7 +174,7 @@ class _Feed:
         self._entries: list[tuple[object, Entry]] = []
 
     def add(self, whose: object, entry: Mapping[str, Any]) -> Done:
-        self._entries.append((whose, dict(entry)))  # which no other thread can interrupt
+        self._entries.append((whose, checked(entry)))  # which no other thread can interrupt
         return DONE
 
     def of(self, is_wanted: Callable[[object], bool]) -> Entries:

@@ -20,7 +20,7 @@ import msgspec
 from dragoman.attachments.keys import SigningKey, SigningKeys
 from dragoman.attachments.paths import checked_bucket, checked_path, missing
 from dragoman.attachments.values import MAX_TTL_S, SKEW_S, Owner, Place
-from dragoman.errors import AttachmentError, AttachmentUrlError, SettingsError
+from dragoman.errors import AttachmentError, AttachmentUrlError, InputError, SettingsError
 
 ROUTE: Final = "/storage/v1/object/sign/"
 _MAX_URL: Final = 4_096
@@ -63,6 +63,8 @@ def parse_signed_url(url: str, bases: tuple[str, ...] | None = None) -> SignedUr
     With ``bases``, the URL has to begin with one of them exactly. Without, it may be of any storage that signs in this
     format: who acts on the result asks ``Attachments.verify`` whether the URL is ours.
     """
+    if not isinstance(url, str):
+        raise InputError(f"a signed URL is a text, not {type(url).__name__}", remedy="Give the URL as a str")
     whole, _, query = url.partition("?")
     if bases is None:
         found_base = _ANY_BASE.match(whole)

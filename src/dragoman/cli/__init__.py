@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Final
 
 from cyclopts import App, CycloptsError, Group
 
@@ -581,6 +582,15 @@ _command(
 )
 
 
+_SYSTEM_CODES: Final[dict[type[OSError], str]] = {
+    FileNotFoundError: "file_not_found",
+    FileExistsError: "file_exists",
+    IsADirectoryError: "is_a_directory",
+    NotADirectoryError: "not_a_directory",
+    PermissionError: "not_permitted",
+}
+
+
 def main() -> None:
     """Run the command that the arguments name."""
     for argument in sys.argv[1:]:
@@ -596,7 +606,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
     except OSError as error:
-        _fail(f"{error.filename or 'the system'}: {error.strerror or error} [{type(error).__name__}]")
+        _fail(f"{error.filename or 'the system'}: {error.strerror or error} [{_system_code(error)}]")
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         sys.exit(130)
@@ -605,6 +615,11 @@ def main() -> None:
 def _is_text(argument: str) -> bool:
     """Return whether an argument came as UTF-8. Bytes that are not become lone surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in argument)
+
+
+def _system_code(error: OSError) -> str:
+    """Return the stable code of an error of the operating system."""
+    return next((code for kind, code in _SYSTEM_CODES.items() if isinstance(error, kind)), "system_error")
 
 
 def _usage_text(error: CycloptsError) -> str:

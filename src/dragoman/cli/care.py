@@ -234,7 +234,7 @@ class Retained(msgspec.Struct, kw_only=True):
 
 async def retain(
     *,
-    older_than: timedelta,
+    older_than: Annotated[timedelta, Parameter(allow_leading_hyphen=True)],
     user: str | None = None,
     attachments: AttachmentsOption = None,
     dry_run: DryRunOption = False,

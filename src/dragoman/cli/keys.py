@@ -39,7 +39,7 @@ async def create(
     team: str | None = None,
     name: str | None = None,
     scope: tuple[str, ...] = ("chat",),
-    expires: timedelta | None = None,
+    expires: Annotated[timedelta | None, Parameter(allow_leading_hyphen=True)] = None,
     keys_file: KeysFile = None,
     store: StoreOption = None,
     json: JsonOption = False,

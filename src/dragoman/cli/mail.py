@@ -19,6 +19,7 @@ from rich.text import Text
 
 from dragoman.cli.store_option import JsonOption, Positive, StoreOption, opened
 from dragoman.cli.terminal import age, console, print_json, print_line, safe_line
+from dragoman.errors import JsonError
 from dragoman.letters import Letter, warnings_of, write_letter
 from dragoman.mail import Mail
 from dragoman.mail.posting import shown
@@ -51,7 +52,11 @@ async def send(
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     async with opened(store, may_begin=True) as kept:
         mail = _mail(kept, team)
-        receipt = await mail.send(data)
+        try:
+            receipt = await mail.send(data)
+        except JsonError as error:
+            where = ", ".join(part for part in (str(file), error.where) if part)
+            raise JsonError(error.what, where=where, remedy=error.remedy, code=error.code) from None
         (standing,) = await mail.letters(recipient_id=receipt.recipient_id, letter_id=receipt.letter_id, limit=1)
     odd = [f"{warning} [{warning.code}]" for warning in warnings_of(shown(standing.posted))]
     if json:

@@ -300,7 +300,10 @@ def _read(piece: Piece, name: str, *, is_document: bool = False) -> Any:
         return read_json(piece.data, OWN)
     except DragomanError as error:
         where = name if is_document else f"{name}, line {piece.number}"
-        raise JsonError(str(error), where=where, code=error.code) from None
+        if error.where:  # within the piece, which is one line unless it is the document
+            column = error.where.removeprefix("line 1") if not is_document else error.where
+            where += column if column.startswith(" ") else f", {column}"
+        raise JsonError(error.what, where=where, remedy=error.remedy, code=error.code) from None
 
 
 # --- conversations ---------------------------------------------------------------------------------------------------

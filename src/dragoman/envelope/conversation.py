@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.envelope.shape import is_array, normalize
-from dragoman.errors import EnvelopeError
+from dragoman.errors import EnvelopeError, InputError
 
 Result = dict[str, Any]
 
@@ -56,6 +56,10 @@ async def run_conversation(
 
     Without a ``loop``, the built-in one asks the model that the call names, or the configured default.
     """
+    messages: Any = call.messages
+    if not isinstance(messages, list | tuple):
+        what = f"messages is {type(messages).__name__}, and has to be a list of messages"
+        raise InputError(what, where="ConversationCall", remedy="Give the conversation so far, or [] for a new one")
     returned: Any = None if runner is None else await awaited(runner(call))
     if not is_array(returned):
         returned = await awaited((loop or _built_in_loop())(call))

@@ -45,6 +45,7 @@ _FORMAT: Final = 1
 _PAGE: Final = 200
 _FEW: Final = 50
 _MANY: Final = 1_000_000
+_OTHER_FORMAT: Final = "If the file is in another format, convert it first: dragoman convert FILE messages.jsonl"
 _IN_MEMORY: Final = 4 * 1024 * 1024
 
 
@@ -255,6 +256,8 @@ async def _read_through(file: IO[bytes], lines: Lines, new_id: str, session_id: 
             reading.take(line + b"\n", file.tell())
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, JsonError) as error:
             raise _cut(f"line {number} is none of an export ({error})") from None
+        except FormatError as error:
+            raise _at_line(number, error) from None
         file.write(line + b"\n")
         if number % _PAGE == 0:
             await asyncio.sleep(0)
@@ -282,6 +285,13 @@ async def _pieces(lines: Lines) -> AsyncIterator[bytes]:
     else:
         for piece in lines:
             yield piece
+
+
+def _at_line(number: int, error: FormatError) -> FormatError:
+    """Return the same error with the number of its line; what is no message may be one in another format."""
+    where = f"line {number}, {error.where}" if error.where else f"line {number}"
+    remedy = error.remedy or (_OTHER_FORMAT if error.code == FormatError.code else "")
+    return FormatError(error.what, where=where, remedy=remedy, code=error.code)
 
 
 def _cut(what: str) -> FormatError:
@@ -396,6 +406,8 @@ class _Reading:
         if self._open is not None and self._open.is_bare:
             self.sections.append(self._open)
             self._is_over = True
+        if self._open is None and not self.sections and self.sessions is None:
+            raise FormatError("it is empty", remedy="Take a file that dragoman export wrote", code="cut_export")
         if not self._is_over:
             raise _cut("its end is missing")
 

@@ -20,7 +20,7 @@ import msgspec
 from dragoman.message import Usage
 from dragoman.store.operation import Operation, Rows, Statement, operation
 from dragoman.store.rows import micros, time_from
-from dragoman.store.totals import COUNTS, GROUPS, SUMS, totals_from
+from dragoman.store.totals import COUNTS, GROUPS, SUMS, group_column, totals_from
 from dragoman.store.values import PricedCall, Totals, TotalsBy
 
 _PAGE: Final = 500
@@ -152,7 +152,7 @@ _REPRICED: Final = (
 def _totals(
     by: str, version: str, wanted: dict[str, str], since: str | None, until: str | None
 ) -> Generator[Statement, Rows, list[Totals]]:
-    group = GROUPS[by]
+    group = group_column(by)
     conditions, arguments = _conditions({GROUPS[name]: value for name, value in wanted.items()}, since, until)
     rows = yield (
         f"SELECT {group}, {SUMS} FROM ({_REPRICED}) AS ever WHERE {conditions} GROUP BY {group}",

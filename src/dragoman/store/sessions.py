@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Generator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
-from dragoman.errors import ConflictError, DamagedError, FormatError, UnknownMessageError, UnknownSessionError
+from dragoman.errors import (
+    ConflictError,
+    DamagedError,
+    FormatError,
+    InputError,
+    UnknownMessageError,
+    UnknownSessionError,
+)
 from dragoman.store.operation import LOCKED, Rows, Statement, operation
 from dragoman.store.rows import micros, time_from
 from dragoman.store.values import Session
@@ -22,6 +30,7 @@ _SESSION: Final = (
 )
 
 
+_CONTROL: Final = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
 _BUCKET: Final = 10_000_000  # microseconds
 _NEWEST_FIRST: Final = "listed_at DESC, updated_at DESC, id DESC"  # an index has the first, and the rest is in it
 
@@ -74,9 +83,22 @@ def _session_from(row: tuple[Any, ...]) -> Session:
     )
 
 
+def _check_id(session_id: str) -> None:
+    if _CONTROL.search(session_id):
+        raise FormatError(
+            "an id holds a control character", where=f"session {session_id!r}", remedy="Use printable characters only"
+        )
+
+
+def _check_limit(limit: int) -> None:
+    if limit < 0:
+        raise InputError(f"the limit is {limit}", remedy="Give the number of sessions that you want, 0 or more")
+
+
 @operation
 def create_session(session: Session) -> Generator[Statement, Rows, Session]:
     """Add a session; ``ConflictError`` if there is one of that id."""
+    _check_id(session.id)
     row = (
         session.id,
         session.title,
@@ -131,6 +153,7 @@ def list_sessions(
     user_id: str | None, team_id: str | None, before: tuple[datetime, str] | None, limit: int
 ) -> Generator[Statement, Rows, list[Session]]:
     """Sessions, the one that changed last first; ``before``: time and id of the last one of the page before."""
+    _check_limit(limit)
     conditions, arguments = ["1 = 1"], list[Any]()
     for column, wanted in (("user_id", user_id), ("team_id", team_id)):
         if wanted is not None:
@@ -159,6 +182,7 @@ def sessions_where(
 @operation
 def find_sessions(part: str, limit: int) -> Generator[Statement, Rows, list[Session]]:
     """Sessions whose id begins or ends so, whatever its letters' case; the one that changed last first."""
+    _check_limit(limit)
     wanted, length = part.lower(), len(part)
     rows = yield (
         f"SELECT {_SESSION} FROM sessions WHERE lower(substr(id, 1, ?)) = ? OR lower(substr(id, 6, ?)) = ?"

@@ -13,7 +13,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -301,7 +301,7 @@ class Store(TraceMethods, RepricingMethods, KeyMethods, FindingMethods, RunMetho
         the same message ids, changes nothing and gives the same places. With ``strict``, messages that break a rule
         are a ``BreachError`` that offers repaired ones; without it, as the store was opened.
         """
-        given = [messages] if isinstance(messages, Message) else list(messages)
+        given = [messages] if isinstance(messages, Message) else _messages_from(messages)
         if not given:
             return []
         owned = [self._owned(session_id, message) for message in given]
@@ -728,3 +728,17 @@ def _size_of(messages: Sequence[Message]) -> int:
 def _size_of_row(row: Found | Row) -> int:
     """How much there is to parse; nothing of a row that was read before."""
     return 0 if isinstance(row, Row) else len(row.columns.content_json)
+
+
+def _messages_from(given: Any) -> list[Message]:
+    """Return what is to be appended as a list; ``InputError`` if anything in it is no message."""
+    is_one = isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable)
+    messages = [given] if is_one else list(given)
+    for message in messages:
+        if not isinstance(message, Message):
+            raise InputError(
+                f"{type(message).__name__} is no message",
+                where="append",
+                remedy="Append a dragoman.Message or several; dragoman.decode reads one from JSON",
+            )
+    return messages

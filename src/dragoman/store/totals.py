@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterable, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
+from dragoman.errors import InputError
 from dragoman.message import MOST_TOKENS
 from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.values import Owners, Totals
@@ -36,6 +37,13 @@ _EVER_USED: Final = (  # what sessions that were deleted have cost was paid as w
 )
 _BITS: Final = 32
 _LOW: Final = (1 << _BITS) - 1
+
+
+def group_column(by: str) -> str:
+    """Return the column that totals are grouped by."""
+    if by not in GROUPS:
+        raise InputError(f"totals have no group {by!r}", remedy=f"Group by one of {', '.join(GROUPS)}")
+    return GROUPS[by]
 
 
 def possible(name: str, messages: str) -> str:
@@ -68,7 +76,7 @@ def totals(
     by: str, wanted: dict[str, str], since: str | None, until: str | None, owners: Owners | None = None
 ) -> Generator[Statement, Rows, list[Totals]]:
     """What was consumed and what it cost, by group; days are in UTC, and ``until`` is the first day not counted."""
-    group = GROUPS[by]
+    group = group_column(by)
     conditions, arguments = ["1 = 1"], list[Any]()
     for name, value in wanted.items():
         conditions.append(f"{GROUPS[name]} = ?")
