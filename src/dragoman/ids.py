@@ -22,6 +22,7 @@ import msgspec
 ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
 TOOL_ID: Final = re.compile(rf"tu_[{ALPHABET}]{{1,26}}")  # short ones are for people to write, as in examples
 _FOR_OWNER: Final = re.compile(r"(.+)~[0-9a-f]{24}", re.DOTALL)
+_OWNER_MARK: Final = re.compile(r"~[0-9a-f]{24}(?![0-9A-Za-z])")
 _RANDOM_BITS: Final = 80
 _RANDOM_LIMIT: Final = 1 << _RANDOM_BITS
 _LAST: Final = (1 << 128) - 1
@@ -53,10 +54,20 @@ def id_for_owner(name: str, *owner: str | None) -> str:
     return f"{name}~{digest[:24]}"
 
 
+def ids_for_owner(name: str, *owner: str | None) -> tuple[str, ...]:
+    """The ids that may stand for a name that an owner gives; none for what has the form of such an id itself."""
+    return () if _FOR_OWNER.fullmatch(name) else (name, id_for_owner(name, *owner))
+
+
 def name_from_id(text: str) -> str:
     """The name that an owner knows it by: what ``id_for_owner`` was given, or else the id itself."""
     found = _FOR_OWNER.fullmatch(text)
     return found[1] if found is not None else text
+
+
+def with_names(text: str) -> str:
+    """A text for an owner, such as an error, with the name in place of each id of ``id_for_owner``."""
+    return _OWNER_MARK.sub("", text)
 
 
 class UlidSource:

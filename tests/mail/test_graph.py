@@ -60,7 +60,11 @@ async def test_a_session_that_may_not_be_seen_or_is_gone_is_not_in_it(store: Sto
     mail = Mail(store)
     session_id = await conversation(store)
     await mail.send(result(message_id="m1", session_id=session_id))
-    hidden = await letter_graph(mail, "ARCH", "m1", may_see=lambda _: False)
+
+    async def find_nothing(_: str) -> None:
+        return None
+
+    hidden = await letter_graph(mail, "ARCH", "m1", find_nothing)
     assert (hidden.session, hidden.messages, hidden.spend) == (None, (), None)
     await mail.send(result("T-2", message_id="m2", session_id="sess_nothing"))
     assert (await letter_graph(mail, "ARCH", "m2")).session is None

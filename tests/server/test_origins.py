@@ -55,3 +55,11 @@ async def test_without_keys_a_page_that_was_named_is_as_good_as_ours(tmp_path: P
 def test_what_is_no_origin_cannot_be_named(said: str) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"store": "memory:", "allow_origin": [said]}, ServeOptions)
+
+
+async def test_a_page_of_the_same_address_with_another_scheme_is_not_ours(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        own = server.base_url.removeprefix("http://")
+        for scheme, status in (("http", 200), ("https", 403)):
+            async with server.client.get(ASKED, headers={"Origin": f"{scheme}://{own}"}) as answer:
+                assert answer.status == status

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from dragoman.errors import FormatError, InputError, LetterError, UnknownSessionError
+from dragoman.ids import ids_for_owner
 from dragoman.letters import Letter, TaskResult, TaskResultLetter, letter_id
 from dragoman.letters.kept import own_team
 from dragoman.letters.scores import (
@@ -164,12 +165,20 @@ def reported_metrics(result: TaskResult) -> dict[str, float]:
 async def note_result(store: Store, letter: TaskResultLetter, *, team_id: str, user_id: str | None) -> Evaluation:
     """Keep what a letter that is sent says about its task. Its session counts only if it is its sender's own."""
     session = None
-    if letter.session_id is not None:
+    for session_id in _session_ids(letter, team_id, user_id):
         with contextlib.suppress(UnknownSessionError, FormatError):
-            session = await store.get_session(letter.session_id)
-    if session is not None and not _is_of(session, team_id, user_id):
-        session = None
+            found = await store.get_session(session_id)
+            session = found if session is None and _is_of(found, team_id, user_id) else session
     return await record_result(store, letter, team_id=team_id, session=session)
+
+
+def _session_ids(letter: TaskResultLetter, team_id: str, user_id: str | None) -> tuple[str, ...]:
+    """The ids that the session may have that a letter names; a program that names nobody gives the id itself."""
+    if letter.session_id is None:
+        return ()
+    if user_id is None:
+        return (letter.session_id,)
+    return ids_for_owner(letter.session_id, user_id, None if team_id in ("", own_team(user_id)) else team_id)
 
 
 def _is_of(session: Session, team_id: str, user_id: str | None) -> bool:

@@ -3,12 +3,13 @@ other letters of its task.
 
     graph = await letter_graph(mail, "ARCH", letter_id)
 
-The one rule: the conversation is there only if ``may_see`` says so; the letter itself is of the mail that was asked.
+The conversation is in it only if ``find_session`` returns it for the id that the letter names. The letter itself is of
+the mail that was asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _MESSAGES: Final = 50  # of a session whose turn is not known
 _LETTERS: Final = 200
+FindSession = Callable[[str], Awaitable["Session | None"]]
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,9 +50,13 @@ class LetterGraph(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def letter_graph(
-    mail: Mail, recipient: str, letter_id: str, may_see: Callable[[Session], bool] = lambda _: True
+    mail: Mail, recipient: str, letter_id: str, find_session: FindSession | None = None
 ) -> LetterGraph:
-    """A letter, and everything behind it; ``UnknownLetterError`` if there is none."""
+    """A letter, and everything behind it; ``UnknownLetterError`` if there is none.
+
+    ``find_session`` returns the session of the id that the letter names, or none if the caller must not see it.
+    Without it, every session of the store is found.
+    """
     found = await mail.letters(recipient_id=recipient, letter_id=letter_id, limit=1)
     if not found:
         raise UnknownLetterError("there is no such letter", where=f"letter {letter_id} to {recipient}")
@@ -58,7 +64,7 @@ async def letter_graph(
     task_id = standing.posted.task_id
     evaluations: list[Evaluation] = await mail.store.evaluations(task_id=task_id, team_id=mail.team_id)
     thread = await mail.thread(task_id, _LETTERS)
-    session = await _session_of(mail, standing.posted.session_id, may_see)
+    session = await _session_of(mail, standing.posted.session_id, find_session)
     if session is None:
         return LetterGraph(letter=standing, evaluations=evaluations, thread=thread)
     rows = await _rows_of(mail, session, standing.posted.turn_id)
@@ -75,14 +81,13 @@ async def letter_graph(
     )
 
 
-async def _session_of(mail: Mail, session_id: str | None, may_see: Callable[[Session], bool]) -> Session | None:
+async def _session_of(mail: Mail, session_id: str | None, find_session: FindSession | None) -> Session | None:
     if session_id is None:
         return None
     try:
-        session = await mail.store.get_session(session_id)
+        return await (find_session or mail.store.get_session)(session_id)
     except UnknownSessionError:  # its sender says so, or it was deleted
         return None
-    return session if may_see(session) else None
 
 
 async def _rows_of(mail: Mail, session: Session, turn_id: str | None) -> list[Row]:

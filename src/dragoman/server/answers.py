@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
+from dragoman.ids import name_from_id
 from dragoman.offload import off_loop
 from dragoman.server.principal import Principal
 from dragoman.server.refusing import Refusal
@@ -52,22 +53,23 @@ def owners_of(principal: Principal) -> Owners:
 
 def cursor_for(principal: Principal, session: Session) -> str:
     """Where the list goes on behind a session."""
-    place = msgspec.json.encode(((session.updated_at - _EPOCH) // timedelta(microseconds=1), session.id))
+    micros = (session.updated_at - _EPOCH) // timedelta(microseconds=1)
+    place = msgspec.json.encode((micros, name_from_id(session.id)))
     return base64.urlsafe_b64encode(_check(principal, place) + place).rstrip(b"=").decode()
 
 
 def place_from(principal: Principal, text: str) -> tuple[datetime, str]:
-    """The time and the id that a cursor holds."""
+    """The time and the name of a session that a cursor holds."""
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         check, place = data[:_CHECKED], data[_CHECKED:]
         is_ours = base64.urlsafe_b64encode(data).rstrip(b"=").decode() == text and check == _check(principal, place)
-        micros, session_id = msgspec.json.decode(place, type=tuple[int, str]) if is_ours else (None, "")
+        micros, name = msgspec.json.decode(place, type=tuple[int, str]) if is_ours else (None, "")
     except (ValueError, msgspec.MsgspecError):
-        micros, session_id = None, ""
+        micros, name = None, ""
     if micros is None:
         raise Refusal(400, "invalid_cursor", "The cursor was changed, or is not yours. Begin again without one.")
-    return _EPOCH + timedelta(microseconds=micros), session_id
+    return _EPOCH + timedelta(microseconds=micros), name
 
 
 def _check(principal: Principal, place: bytes) -> bytes:

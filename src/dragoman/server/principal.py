@@ -18,13 +18,14 @@ from __future__ import annotations
 import contextlib
 import os
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
 from dragoman.errors import FormatError, UnknownSessionError
-from dragoman.ids import id_for_owner
+from dragoman.ids import ids_for_owner
 from dragoman.server.local_token import cookie_name
-from dragoman.server.options import is_loopback
+from dragoman.server.options import ServeOptions, is_loopback
 from dragoman.server.peer import PEER, Peer, can_find_users
 from dragoman.server.refusing import Refusal, not_found
 from dragoman.server.scopes import SCOPES
@@ -53,9 +54,9 @@ class Principal(msgspec.Struct, frozen=True):
             return session.user_id in (None, LOCAL_USER)
         return session.user_id == self.user_id and session.team_id == self.team_id
 
-    def own_id(self, thread_id: str) -> str:
-        """The id of their session where somebody else's has the id that they chose."""
-        return id_for_owner(thread_id, self.user_id, self.team_id)
+    def session_ids(self, thread_id: str) -> tuple[str, ...]:
+        """The ids that their session of that name may have: the name, or another where somebody else's has it."""
+        return ids_for_owner(thread_id, self.user_id, self.team_id)
 
 
 LOCAL: Final = Principal(LOCAL_USER, None, None, SCOPES, True)
@@ -67,24 +68,32 @@ def principal_of(request: Request) -> Principal:
     return principal
 
 
-async def owned_session(request: Request, session_id: str) -> Session:
-    """A session of the caller; one that is missing and one that is somebody else's are the same 404."""
-    session = await find_thread(doors_of(request).store, principal_of(request), session_id)
+async def owned_session(request: Request, thread_id: str) -> Session:
+    """A session of the caller, by the name that they know; a missing one and somebody else's are the same 404."""
+    session = await find_thread(doors_of(request).store, principal_of(request), thread_id)
     if session is None:
         raise not_found()
     return session
 
 
 async def find_thread(store: Store, principal: Principal, thread_id: str) -> Session | None:
-    """The caller's session of that id, if there is one.
+    """The caller's session of that name, if there is one.
 
-    Where somebody else's has the id, the caller's has another one that stands for it, and nobody is told of the other.
+    Where somebody else's session has the name as its id, the caller's has another id, which is never shown and under
+    which nothing is found: it would show that the other session exists.
     """
-    for session_id in (thread_id, principal.own_id(thread_id)):
-        with contextlib.suppress(UnknownSessionError, FormatError):
-            session = await store.get_session(session_id)
-            if principal.owns(session):
-                return session
+    for session_id in principal.session_ids(thread_id):
+        session = await find_session(store, principal, session_id)
+        if session is not None:
+            return session
+    return None
+
+
+async def find_session(store: Store, principal: Principal, session_id: str) -> Session | None:
+    """The caller's session of an id that comes from the store. What a request names is a ``thread_id``."""
+    with contextlib.suppress(UnknownSessionError, FormatError):
+        session = await store.get_session(session_id)
+        return session if principal.owns(session) else None
     return None
 
 
@@ -156,11 +165,16 @@ def refuse_strangers(request: Request) -> None:
         raise Refusal(403, "proxy_not_allowed", what)
     origin = request.headers.get("origin")
     allowed = doors_of(request).options.allow_origin
-    own = (f"http://{host}", f"https://{host}", *allowed)
+    own = (f"{_scheme(doors_of(request).options)}://{host}", *allowed)
     # A browser does not name the page that fetches a picture or a script, but it says that it is another's.
     is_of_others = origin is None and request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
     if is_of_others or (origin is not None and origin.lower() not in own):
         raise Refusal(403, "origin_not_allowed", "Without a key, only pages of this server may ask.")
+
+
+def _scheme(options: ServeOptions) -> str:
+    """The scheme of the server's own pages: http, unless its base URL names another."""
+    return urlsplit(options.base_url or "").scheme.lower() or "http"
 
 
 def _without_port(host: str) -> str:

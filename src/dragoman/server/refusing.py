@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from dragoman import errors
 from dragoman.attachments import STATUSES
+from dragoman.ids import with_names
 from dragoman.redaction import redact
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def request_id(request: Request) -> str:
 
 
 def _answer(request: Request, refusal: Refusal) -> Response:
-    body = ErrorBody(ErrorDetail(refusal.code, refusal.message, request_id(request)))
+    body = ErrorBody(ErrorDetail(refusal.code, with_names(refusal.message), request_id(request)))
     return Response(
         msgspec.json.encode(body),
         refusal.status,

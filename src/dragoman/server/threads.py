@@ -22,7 +22,7 @@ from dragoman.server.answers import answer, cursor_for, owners_of, place_from
 from dragoman.server.asking import json_body, read_as, text_param, whole_number
 from dragoman.server.endpoint import Endpoint, Query
 from dragoman.server.history import MOST, day_param
-from dragoman.server.principal import owned_session, principal_of
+from dragoman.server.principal import Principal, find_session, find_thread, owned_session, principal_of
 from dragoman.server.refusing import Refusal, not_found
 from dragoman.server.rows import id_of, words_of
 from dragoman.server.state import Doors, doors_of
@@ -109,12 +109,19 @@ async def list_threads(request: Request) -> Response:
     principal, store = principal_of(request), doors_of(request).store
     limit = whole_number(request, "limit", default=_PAGE, most=MOST)
     cursor = text_param(request, "cursor", None)
-    before = place_from(principal, cursor) if cursor is not None else None
+    before = await _place(store, principal, cursor) if cursor is not None else None
     found = await store.sessions_of(owners_of(principal), before=before, limit=limit + 1)
     page, has_more = found[:limit], len(found) > limit
     threads = [await described(request, session) for session in page]
     told = cursor_for(principal, page[-1]) if has_more else None
     return answer(Threads(threads=threads, has_more=has_more, limit=limit, cursor=told))
+
+
+async def _place(store: Store, principal: Principal, cursor: str) -> tuple[datetime, str]:
+    """The place of a cursor as the store knows it: with the id of the session whose name the cursor holds."""
+    at, name = place_from(principal, cursor)
+    session = await find_thread(store, principal, name)
+    return at, name if session is None else session.id
 
 
 async def get_thread(request: Request) -> Response:
@@ -142,10 +149,8 @@ async def _parent(request: Request, session: Session) -> str | None:
     """The thread that it was forked from, unless that is somebody else's."""
     if session.parent_session_id is None:
         return None
-    try:
-        return name_from_id((await owned_session(request, session.parent_session_id)).id)
-    except Refusal:
-        return None
+    parent = await find_session(doors_of(request).store, principal_of(request), session.parent_session_id)
+    return None if parent is None else name_from_id(parent.id)
 
 
 async def _snippet(store: Store, session: Session) -> str | None:
@@ -247,11 +252,15 @@ async def search(request: Request) -> Response:
 
 async def _found(request: Request, hit: Hit, threads: dict[str, Session]) -> Found | None:
     """What is told of a hit; nothing if it was deleted meanwhile."""
+    store = doors_of(request).store
+    if hit.session_id not in threads:
+        session = await find_session(store, principal_of(request), hit.session_id)
+        if session is None:
+            return None
+        threads[hit.session_id] = session
     try:
-        if hit.session_id not in threads:
-            threads[hit.session_id] = await owned_session(request, hit.session_id)
-        row = await doors_of(request).store.get_message(hit.session_id, hit.message_id)
-    except (Refusal, UnknownMessageError):
+        row = await store.get_message(hit.session_id, hit.message_id)
+    except UnknownMessageError:
         return None
     return Found(
         thread_id=name_from_id(hit.session_id),

@@ -454,6 +454,7 @@ async def export(request: Request) -> Response:
 
 
 def _as_page(wanted: str, session: Session, history: Sequence[Message]) -> bytes:
+    history = [_named(message) for message in history]
     about = pages.About.of(history, session.title)
     return pages.begin(wanted, about.title) + pages.conversation(wanted, history, about) + pages.end(wanted)
 

@@ -5,6 +5,7 @@ The one rule: a key that speaks as certain agents sees letters from them and to 
 
 from __future__ import annotations
 
+import functools
 import re
 from datetime import datetime
 from typing import Any, Final
@@ -14,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.errors import UnknownLetterError
+from dragoman.ids import name_from_id
 from dragoman.letters.kept import DeadLetter, Posted
 from dragoman.mail.graph import Spend, letter_graph
 from dragoman.server.answers import answer, answer_large
@@ -34,7 +36,7 @@ from dragoman.server.mail.values import (
     invalid_cursor,
     letter_told,
 )
-from dragoman.server.mailroom import SCOPE, agents_of, mail_of
+from dragoman.server.mailroom import SCOPE, agents_of, mail_of, session_behind
 from dragoman.server.principal import principal_of
 from dragoman.server.refusing import not_found
 from dragoman.server.rows import HistoryRow
@@ -124,7 +126,7 @@ async def graph(request: Request) -> Response:
     """A letter and everything behind it."""
     recipient, letter_id = request.path_params["recipient"], request.path_params["letter_id"]
     try:
-        found = await letter_graph(mail_of(request), recipient, letter_id, principal_of(request).owns)
+        found = await letter_graph(mail_of(request), recipient, letter_id, functools.partial(session_behind, request))
     except UnknownLetterError:
         raise not_found() from None
     posted = found.letter.posted
@@ -200,7 +202,9 @@ def _size(standing: Standing) -> int:
 
 
 def _session(session: Any) -> SessionBehind:
-    return SessionBehind(id=session.id, title=session.title, model=session.active_model, updated_at=session.updated_at)
+    return SessionBehind(
+        id=name_from_id(session.id), title=session.title, model=session.active_model, updated_at=session.updated_at
+    )
 
 
 def _call(call: Any) -> CallTold:

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import msgspec
 from starlette.responses import Response
 
+from dragoman.ids import name_from_id
 from dragoman.letters import write_letter
 from dragoman.letters.kept import DeadLetter, LetterState, Posted
 from dragoman.mail import Mail
@@ -90,7 +91,7 @@ def letter_told(standing: Standing) -> LetterTold:
         retry_at=standing.retry_at,
         error_class=standing.error_class,
         waits_for=standing.waits_for,
-        session_id=posted.session_id,
+        session_id=None if posted.session_id is None else name_from_id(posted.session_id),
         turn_id=posted.turn_id,
         letter=plain_letter(posted, standing.attempts),
     )

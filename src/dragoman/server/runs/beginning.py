@@ -114,7 +114,7 @@ class Beginning:
     async def _made(self, wanted: Wanted, prepared: Prepared) -> tuple[Session, bool]:
         """A new thread; or the caller's, if another request has just made it."""
         principal, thread_id, state = wanted.principal, wanted.given.thread_id, wanted.given.state
-        for session_id in (thread_id, principal.own_id(thread_id)):
+        for session_id in principal.session_ids(thread_id):
             try:
                 made = await self._store.create_session(
                     session_id,

@@ -26,6 +26,7 @@ from dragoman.event import (
     ToolUseStart,
 )
 from dragoman.exchange import StopReason
+from dragoman.ids import with_names
 from dragoman.message import (
     ContentBlock,
     InvalidToolUseBlock,
@@ -194,7 +195,7 @@ class Telling:
 
     def failed(self, code: str, message: str, at_ms: int) -> list[Event]:
         """The last events of a run that failed."""
-        said = redact(message) or code
+        said = with_names(redact(message)) or code
         error = _event("RUN_ERROR", at_ms, message=said, code=code, usage=self._used.told())
         return [*self._left_open(at_ms), error]
 
