@@ -12,7 +12,7 @@ from dragoman.message import ImageBlock, Role
 from dragoman.server.runs import preparing
 from dragoman.turn import answering, beginning
 from tests.server.conftest import Serving, serving
-from tests.server.runs.conftest import post, refused, run_input, types, user
+from tests.server.runs.conftest import RUNS, post, refused, run_input, types, user
 from tests.server.runs.test_refusals import PNG, picture
 from tests.server.runs.test_runs import WEATHER, drop
 
@@ -260,3 +260,28 @@ async def test_reasoning_content_is_one_block_of_reasoning(tmp_path: Path) -> No
         "TEXT_MESSAGE_CONTENT",
         "TEXT_MESSAGE_END",
     ]
+
+
+async def test_two_new_messages_with_one_id_are_refused_and_the_same_one_twice_is_stored_once(
+    chat_server: Serving,
+) -> None:
+    given = run_input(user("One", "u1"), user("Two", "u1"), user("Three", "u2"), threadId="t")
+    async with chat_server.client.post(RUNS, json=given) as answer:
+        error = (await answer.json())["error"]
+        assert (answer.status, error["code"]) == (422, "invalid_message")
+        assert "u1" in error["message"]
+    assert chat_server.fake.bodies == []
+    chat_server.fake.say("Yes.")
+    await post(chat_server, run_input(user("One", "u1"), user("One", "u1"), user("Two", "u2"), threadId="t"))
+    assert (await stored(chat_server, "t"))[:2] == [("user", "u1"), ("user", "u2")]
+    assert len(await stored(chat_server, "t")) == 3
+
+
+async def test_a_new_message_before_a_known_one_is_passed_over_and_can_be_sent_again(chat_server: Serving) -> None:
+    chat_server.fake.say("Yes.")
+    chat_server.fake.say("Yes.")
+    await post(chat_server, run_input(user("One", "u1"), user("Two", "u2"), threadId="t"))
+    said = [user("One", "u1"), user("Refused", "u9"), user("Two", "u2"), user("Refused", "u10")]
+    await post(chat_server, run_input(*said, threadId="t"))
+    ids = [name for role, name in await stored(chat_server, "t") if role == "user"]
+    assert ids == ["u1", "u2", "u10"]

@@ -6,8 +6,9 @@
     new.asked          the user's message that is to be answered; none if the conversation ends with results
 
 Messages are known by their ids: ours, those that the client gave, and those of the pieces that one of ours is told in.
-What stands behind the last known message is new; what a client has before it and the thread has not is the client's
-own affair. Invariant: the same id never stands for two different texts of a user.
+What stands behind the last known message is new. A message before it that the thread has not is passed over: a client
+keeps a question that was refused while a run was going on before the answer of that run, and would be refused for ever.
+Invariant: the same id never stands for two different messages of a request, or for two different texts of a user.
 """
 
 from __future__ import annotations
@@ -56,8 +57,20 @@ async def new_of(store: Store, session: Session | None, given: Given) -> New:
             _check_same(message, stored)
             break
         fresh.append(message)
-    fresh.reverse()
+    fresh = _without_repeats(reversed(fresh))
     return _sorted(fresh, await known.results() if any(one.role == "tool" for one in fresh) else {})
+
+
+def _without_repeats(fresh: Iterable[MessageGiven]) -> list[MessageGiven]:
+    """Each new message once. Two different messages with one id are refused."""
+    by_id: dict[str, MessageGiven] = {}
+    for message in fresh:
+        if by_id.setdefault(message.id, message) != message:
+            what = (
+                f"Two different messages of the request have the id {message.id}. Give each message an id of its own."
+            )
+            raise Refusal(422, "invalid_message", what)
+    return list(by_id.values())
 
 
 def _sorted(fresh: Sequence[MessageGiven], results: dict[str, ToolResultBlock]) -> New:
