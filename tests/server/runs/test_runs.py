@@ -350,11 +350,11 @@ async def test_what_the_model_is_to_know_is_told_and_not_kept(chat_server: Servi
 
 async def test_what_an_application_keeps_with_a_message_is_kept(chat_server: Serving) -> None:
     chat_server.fake.say("Yes.")
-    metadata = {"stage": "intent", "big": 9007199254740993, "ag-ui": {"x": 1}}
+    metadata = {"mood": "calm", "big": 9007199254740993, "ag-ui": {"x": 1}}
     given = run_input({**user("Hello"), "metadata": metadata})
     await post(chat_server, given)
     row, _ = await chat_server.store.read(given["threadId"])
-    assert row.message.metadata.extra == {"stage": "intent", "big": 9007199254740993}
+    assert row.message.metadata.extra == {"mood": "calm", "big": 9007199254740993}
 
 
 # --- tools of the client, and consent --------------------------------------------------------------------------------
