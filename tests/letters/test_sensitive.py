@@ -50,6 +50,19 @@ def test_a_request_names_its_sensitive_inputs() -> None:
     assert sensitive_ids(letter_from(EXAMPLES["error"])) == frozenset()
 
 
+@pytest.mark.parametrize("is_own", [True, False])
+def test_an_option_that_equals_a_secret_default_can_still_be_chosen(is_own: bool) -> None:
+    choice = {"id": "e", "type": "enum", "description": "alpha?", "options": ["alpha", "beta"]}
+    secret = {"id": "s", "type": "string", "description": "x", "sensitive": True, "default": "alpha"}
+    inputs = [{**choice, "sensitive": True, "default": "alpha"}] if is_own else [choice, secret]
+    asked = needs_input_letter(**ENDS, requested_inputs=inputs)
+    for made in (masked(asked), part(asked)[0]):
+        first, last = made.payload.requested_inputs[0], made.payload.requested_inputs[-1]
+        assert first.options == ("alpha", "beta")
+        assert first.description == "***?"
+        assert last.default != "alpha"
+
+
 def test_the_values_of_sensitive_inputs_are_taken_out_of_an_answer_and_put_back() -> None:
     parted, secrets = part(ANSWER, sensitive_ids(REQUEST))
     assert secrets == {f"inputs/{kind}": value for kind, value in KINDS.items()}

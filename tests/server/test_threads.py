@@ -288,6 +288,7 @@ async def test_a_search_is_narrowed(server: Serving) -> None:
     assert await found(model="m:1") == {"two"}
     assert await found(**{"from": "2026-03-14"}) == {"two", "three"}
     assert await found(to="2026-03-13") == {"one"}
+    assert await found(to="9999-12-31") == await found()
     assert await found(to="2026-03-14T10:00:00Z") == {"one"}
     first = await told(server.client.get(f"{API}/search?q=copper&limit=2"))
     rest = await told(server.client.get(f"{API}/search?q=copper&limit=2&offset=2"))

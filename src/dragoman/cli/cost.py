@@ -137,7 +137,7 @@ def _plot(out: Console, found: Sequence[Totals], days: int) -> None:
 def _every_day(found: Sequence[Totals], days: int) -> list[tuple[date, Totals | None]]:
     known = {date.fromisoformat(one.group): one for one in found if one.group is not None}
     last = max(known)
-    first = max(min(known), last - timedelta(days=days - 1))
+    first = last - timedelta(days=min(days - 1, (last - min(known)).days))
     return [(day, known.get(day)) for day in (first + timedelta(days=n) for n in range((last - first).days + 1))]
 
 

@@ -7,7 +7,8 @@
 
 A secret is the value of a sensitive input in an answer, and the default of one in a request. Where it is not known what
 was asked, every value of an answer is one. A text elsewhere in the letter that repeats a secret has ``***`` there, and
-that stays so. The one rule: what ``part`` and ``masked`` give holds no secret, in no place.
+that stays so. The ``options`` of an input are public and are never masked. Invariant: ``part`` and ``masked`` return a
+letter that holds a secret nowhere else.
 """
 
 from __future__ import annotations
@@ -133,7 +134,16 @@ def _without_repetitions(letter: Letter, secrets: Mapping[str, Any]) -> Letter:
     for name in ("payload", "context"):
         if name in plain:
             plain[name] = _replaced(plain[name], pattern)
-    return read_stored_letter(msgspec.json.encode(plain))
+    return _with_options_of(letter, read_stored_letter(msgspec.json.encode(plain)))
+
+
+def _with_options_of(letter: Letter, made: Letter) -> Letter:
+    """The letter ``made`` with the options of ``letter``: they are public, and one has to be chosen as it is."""
+    if not isinstance(letter, NeedsInputLetter) or not isinstance(made, NeedsInputLetter):
+        return made
+    inputs = zip(letter.payload.requested_inputs, made.payload.requested_inputs, strict=True)
+    requested = tuple(without.replace(options=wanted.options) for wanted, without in inputs)
+    return made.replace(payload=made.payload.replace(requested_inputs=requested))
 
 
 def _words_in(value: Any) -> list[str]:

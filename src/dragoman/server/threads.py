@@ -241,13 +241,21 @@ async def search(request: Request) -> Response:
         model=_model_param(doors, text_param(request, "model", None, most=200)),
         owners=owners_of(principal),
         since=moment_param(request, "from"),
-        until=until + timedelta(days=1) if until is not None and "T" not in request.query_params["to"] else until,
+        until=_end_of_day(until) if until is not None and "T" not in request.query_params["to"] else until,
         limit=limit + 1,
         offset=offset,
     )
     threads: dict[str, Session] = {}
     found = [shown for hit in hits[:limit] if (shown := await _found(request, hit, threads)) is not None]
     return answer(SearchFound(hits=found, has_more=len(hits) > limit, limit=limit, offset=offset))
+
+
+def _end_of_day(day: datetime) -> datetime | None:
+    """When the next day begins; nothing after the last day of the calendar, which ends after every message."""
+    try:
+        return day + timedelta(days=1)
+    except OverflowError:
+        return None
 
 
 async def _found(request: Request, hit: Hit, threads: dict[str, Session]) -> Found | None:
