@@ -13,6 +13,7 @@ import base64
 import hashlib
 import itertools
 import json
+import re
 import shutil
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -75,6 +76,13 @@ async def make(path: Path) -> None:
     connection.pragma("journal_mode", "delete")  # one file
     connection.close()
     path.with_name(f"{path.name}-lock").unlink(missing_ok=True)
+
+
+def drop_columns_since(connection: apsw.Connection, version: int) -> None:
+    """Drop the columns that steps of the schema after this version have added."""
+    for sql in schema.migrations("sqlite")[version:]:
+        for table, column in re.findall(r"^ALTER TABLE (\w+) ADD COLUMN (\w+)", sql, flags=re.MULTILINE):
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
 
 
 def _take_back(connection: apsw.Connection) -> None:

@@ -13,6 +13,7 @@ import dragoman
 from dragoman.errors import FormatError, InputError
 from dragoman.message import MOST_TOKENS, NOT_RECORDED, UNPRICED, Usage, usage_problems
 from dragoman.store import Store, open_store, writing
+from tests.store.first_version import drop_columns_since
 from tests.store.talk import answered, said, used
 
 FORGED: dict[str, Any] = {"input_tokens": 2**63 - 1, "cost_usd": Decimal(-1_000_000)}
@@ -194,8 +195,7 @@ async def test_a_store_of_an_earlier_version_counts_its_unpriced_zeros_apart(tmp
         extra = {"usage": {"pricing_version": UNPRICED}}
         await store.append(session.id, [answered("x", usage=one, extra=extra) for one in usages])
     connection = apsw.Connection(str(file))
-    for table in ("usage", "past_usage"):
-        connection.execute(f"ALTER TABLE {table} DROP COLUMN unpriced")
+    drop_columns_since(connection, 10)
     connection.pragma("user_version", 10)
     connection.close()
     async with open_store(f"sqlite:///{file}") as store:

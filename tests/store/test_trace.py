@@ -316,8 +316,8 @@ async def test_what_is_left_of_a_session_that_is_gone_is_found(tmp_path: Any) ->
     connection.execute("DELETE FROM sessions")
     connection.close()
     async with open_store(f"sqlite:///{path}") as store:
-        (damage,) = (await store.verify()).damage
-        assert damage.what == f"there are events of session {session.id}, which is gone"
+        found = [damage.what for damage in (await store.verify()).damage]
+        assert f"there are events of session {session.id}, which is gone" in found
 
 
 async def test_nothing_is_written_of_a_session_that_is_being_deleted(shared_place: Place) -> None:

@@ -53,6 +53,7 @@ except ImportError:  # not a POSIX system: SQLite's own waiting has to do
     fcntl = None  # type: ignore[assignment]
 
 _log: Final = logging.getLogger("dragoman.store")
+_HEADER: Final = 72  # bytes at the beginning of a file, of which the last four are the application id
 _APPLICATION_ID: Final = 0x44524147  # "DRAG"
 _OLDEST: Final = (3, 51, 3)  # before it, two connections that write and checkpoint at once may corrupt the file
 _ENDS: Final = "SELECT id, last_seq FROM sessions"
@@ -305,7 +306,7 @@ class SqliteStore(Store):
     def _check_file(self, path: Path) -> None:
         """Whether it may be ours, before anything is written beside it."""
         try:
-            if path.exists() and _application_id(path) is None:
+            if path.exists() and _header(path)[:16] not in (b"", b"SQLite format 3\0"):
                 raise StoreUnusableError("it is not a SQLite file", where=self._where, code="not_a_store")
         except apsw.Error as error:
             raise self._not_opened(error, is_full=False) from None
@@ -482,26 +483,23 @@ def _is_read_only(path: Path) -> bool:
 def _is_ours(file: Path) -> bool:
     """Whether a file is a store, by what stands at its beginning."""
     try:
-        return _application_id(file) == _APPLICATION_ID
+        header = _header(file)
     except apsw.Error:
         return False
+    return header.startswith(b"SQLite format 3\0") and header[_HEADER - 4 :] == _APPLICATION_ID.to_bytes(4)
 
 
-def _application_id(file: Path) -> int | None:
-    """Return the application id in the header of a SQLite file, or none if the file is something else.
+def _header(file: Path) -> bytes:
+    """Return the first bytes of a file, the last four of which are the application id of a SQLite file.
 
-    SQLite itself reads the header: a descriptor of our own would, when it is closed, release the locks of every
-    connection that this process has to the same file (POSIX). An immutable file is not locked, and nothing is made
-    beside it.
+    SQLite's own layer of files reads them: to close a descriptor of our own would release the locks of every connection
+    that this process has to the same file (POSIX).
     """
-    address = f"{file.absolute().as_uri()}?immutable=1"
-    connection = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+    opened = apsw.VFSFile("", str(file.absolute()), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
     try:
-        return cast(int, connection.pragma("application_id"))
-    except apsw.NotADBError:
-        return None
+        return opened.xRead(min(_HEADER, opened.xFileSize()), 0)
     finally:
-        connection.close()
+        opened.xClose()
 
 
 def _file_system(folder: Path) -> str:

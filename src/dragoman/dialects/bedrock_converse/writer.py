@@ -235,8 +235,8 @@ def _is_text(part: Any) -> bool:
 def _parts(block: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """How a block begins, where that has to be said, and its deltas."""
     match block:
-        case {"citationsContent": {"content": list(content), **cited}} if all(map(_is_text, content)):
-            deltas = [{"text": part["text"]} for part in content]
+        case {"citationsContent": dict(cited)} if all(map(_is_text, list_in(cited.get("content")))):
+            deltas = [{"text": part["text"]} for part in list_in(cited.get("content"))]
             return None, deltas + [{"citation": citation} for citation in list_in(cited.get("citations"))]
         case {"reasoningContent": {"reasoningText": dict(said)}}:
             return None, [{"reasoningContent": {key: value}} for key, value in said.items()]
