@@ -826,3 +826,13 @@ def test_json_that_cannot_be_read_is_named_with_file_line_and_column_once(tmp_pa
     lines.write_text(f"{good}\n{good[:-1]}\n", "utf-8")
     told = failed(run("convert", lines, tmp_path / "out.jsonl"), "invalid_json")
     assert f"dragoman: {lines}, line 2 column {len(good)}: not JSON" in told
+
+
+@pytest.mark.parametrize("length", ["9000y", "99999y", "99999999y", "99999999999d"])
+@pytest.mark.parametrize("arguments", [("keys", "create", "--expires"), ("retain", "--dry-run", "--older-than")])
+def test_a_length_of_time_beyond_the_calendar_is_no_traceback(
+    chats: Path, arguments: tuple[str, ...], length: str
+) -> None:
+    told = run(*arguments, length, store=chats)
+    assert "Traceback" not in told.stderr
+    assert told.returncode == 2 or told.stdout.startswith("would delete 0 sessions")

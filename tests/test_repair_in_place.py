@@ -230,3 +230,14 @@ def test_an_export_is_not_repaired_in_place(tmp_path: Path) -> None:
         repair_file(export, in_place=True)
     assert export.read_bytes() == before
     assert repair_file(export, tmp_path / "out.jsonl") == 0
+
+
+def test_a_link_stays_a_link_and_the_file_that_it_names_is_repaired(tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    file.write_text(OPENAI, "utf-8")
+    link = tmp_path / "link.json"
+    link.symlink_to(file)
+    assert repair_file(link, in_place=True) == 0
+    assert link.is_symlink()
+    assert ORPHAN not in file.read_text("utf-8")
+    assert (tmp_path / "talk.json.bak").read_text("utf-8") == OPENAI

@@ -607,6 +607,8 @@ def main() -> None:
         sys.exit(0)
     except OSError as error:
         _fail(f"{error.filename or 'the system'}: {error.strerror or error} [{_system_code(error)}]")
+    except OverflowError as error:  # a length of time such as 99999999y
+        _fail(f"a number or a length of time is too large ({error}) [usage]")
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         sys.exit(130)

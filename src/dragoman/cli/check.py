@@ -123,6 +123,8 @@ def repair_file(
         raise InputError("--in-place is for a file, and for no other one", remedy="Leave it out, or name one file")
     if json and str(target) == "-":
         raise InputError("--json and the conversations would both be printed", remedy="Name a file to write")
+    if in_place and file.is_symlink():
+        file = file.resolve()  # the file that the link names is repaired; the link stays
     backup = _free_name(file, ".bak") if in_place else None
     to = Target(file, backup_to=backup) if in_place else None if target is None else _target(target, file)
     report = _looked_through(file, source_format, max_line_mb, to, may_repair=True, in_place=in_place)

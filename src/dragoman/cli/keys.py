@@ -69,6 +69,7 @@ async def create(
             raise InputError(f"{what} has to be 1 to 128 of A-Z a-z 0-9 _ . : -", remedy="Use a pseudonym")
     if expires is not None and expires <= timedelta():
         raise InputError("--expires lies in the past", remedy="Say for how long it is good, as in 90d")
+    expires_at = None if expires is None else _end_of(expires)
     made = new_key(peppers_for(url_from(store), keys_file))
     async with opened(store, may_begin=True) as kept:
         key = await kept.create_key(
@@ -78,7 +79,7 @@ async def create(
             team_id=team,
             name=name,
             scopes=sorted(set(scope)),
-            expires_at=None if expires is None else kept.clock() + expires,
+            expires_at=expires_at,
         )
         await write_event(
             kept, GatewayKeyIssued(gateway_key_id=key.public_id, user_id=key.user_id, team_id=key.team_id)
@@ -90,6 +91,13 @@ async def create(
     sys.stdout.flush()
     whose = f"It is of user {key.user_id}{f', team {key.team_id}' if key.team_id else ''}, for {' '.join(key.scopes)}."
     sys.stderr.write(f"Keep it: it is shown this once. {whose}\n")
+
+
+def _end_of(expires: timedelta) -> datetime:
+    try:
+        return datetime.now(UTC) + expires
+    except OverflowError:
+        raise InputError("--expires is beyond the year 9999", remedy="Leave it out for a key that stays good") from None
 
 
 async def list_keys(
