@@ -382,7 +382,7 @@ def test_how_many_processes_worked_cannot_be_seen(tmp_path: Path, monkeypatch: p
     damaged = source.read_text().splitlines()
     damaged[300] = damaged[300][:-5]
     source.write_text("\n".join(damaged))
-    with pytest.raises(InputError, match=r"in.jsonl, line 301: .*not JSON"):
+    with pytest.raises(InputError, match=r"in.jsonl, line 301 column \d+: not JSON"):
         convert(source, tmp_path / "never.jsonl", processes=2)
     assert left_in(tmp_path) == ["in.jsonl", "one.jsonl", "two.jsonl"]
 
@@ -399,17 +399,17 @@ MESSAGE = encode(example_conversation()[0])
         (b"", "there is nothing in it"),
         (b"\n \n", "there is nothing in it"),
         (b"[]", "there is nothing in it"),
-        (b"hello", "bad.jsonl, line 1: .*not JSON"),
-        (GOOD + b"\nhello", "bad.jsonl, line 2: .*not JSON"),
-        (GOOD + b"\n" + GOOD[:-9] + b"\n", "bad.jsonl, line 2: .*not JSON"),
-        (GOOD[:-9], "bad.jsonl: .*not JSON"),
-        (b'[{"role": "user"', "bad.jsonl: .*not JSON"),
-        (bytes(range(256)), "bad.jsonl, line 1: .*not JSON"),
-        (b"\x00" * 1000, "bad.jsonl, line 1: .*not JSON"),
-        (GOOD + b"\n\x00\n", "bad.jsonl, line 2: .*not JSON"),
+        (b"hello", r"bad.jsonl, line 1 column \d+: not JSON"),
+        (GOOD + b"\nhello", r"bad.jsonl, line 2 column \d+: not JSON"),
+        (GOOD + b"\n" + GOOD[:-9] + b"\n", r"bad.jsonl, line 2 column \d+: not JSON"),
+        (GOOD[:-9], r"bad.jsonl, line 1 column \d+: not JSON"),
+        (b'[{"role": "user"', r"bad.jsonl, line 1 column \d+: not JSON"),
+        (bytes(range(256)), r"bad.jsonl, line 1 column \d+: not JSON"),
+        (b"\x00" * 1000, r"bad.jsonl, line 1 column \d+: not JSON"),
+        (GOOD + b"\n\x00\n", r"bad.jsonl, line 2 column \d+: not JSON"),
         (b"\x89PNG\r\n\x1a\n", "bad.jsonl, line 1"),
         (b"\xff\xfe" + GOOD.decode().encode("utf-16-le"), "UTF-16"),
-        (GOOD.replace(b"A cat.", b"\xff\xfe"), "bad.jsonl, line 1: .*UTF-8|bad.jsonl: .*UTF-8"),
+        (GOOD.replace(b"A cat.", b"\xff\xfe"), r"bad.jsonl, line 1, byte \d+: not UTF-8"),
         (GOOD.replace(b"A cat.", b"\\ud800"), "bad.jsonl.* a lone surrogate"),
         (GOOD + b"\n" + b"[" * 100_000, "bad.jsonl, line 2: nested deeper"),
         (b"[" * 100_000 + b"]" * 100_000, "bad.jsonl: nested deeper"),
@@ -456,7 +456,7 @@ def test_one_line_says_what_is_wrong_and_the_exit_code_is_2(tmp_path: Path) -> N
     (tmp_path / "bad.jsonl").write_bytes(GOOD + b"\n{")
     done = run("convert", tmp_path / "bad.jsonl", tmp_path / "out.jsonl")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith(f"dragoman: {tmp_path / 'bad.jsonl'}, line 2: ")
+    assert done.stderr.startswith(f"dragoman: {tmp_path / 'bad.jsonl'}, line 2 column 2: not JSON")
     assert done.stderr.endswith("[invalid_json]\n")
     assert run("convert", tmp_path / "absent.jsonl", tmp_path / "out.jsonl").returncode == 2
     assert run("convert", tmp_path / "bad.jsonl", tmp_path / "bad.jsonl" / "x").returncode == 2
