@@ -295,14 +295,19 @@ def _detected(values: list[Any]) -> Detected:
         return formats.detect(values[:1])  # then it is a later one that is wrong, and reading names it
 
 
+def place_within(where: str, inner: str, *, is_line: bool) -> str:
+    """Return a place within a file, or within a line of it, whose own number is then not named again."""
+    if is_line and inner.startswith("line 1 "):
+        return where + inner.removeprefix("line 1")
+    return f"{where}, {inner}" if inner else where
+
+
 def _read(piece: Piece, name: str, *, is_document: bool = False) -> Any:
     try:
         return read_json(piece.data, OWN)
     except DragomanError as error:
         where = name if is_document else f"{name}, line {piece.number}"
-        if error.where:  # within the piece, which is one line unless it is the document
-            column = error.where.removeprefix("line 1") if not is_document else error.where
-            where += column if column.startswith(" ") else f", {column}"
+        where = place_within(where, error.where, is_line=not is_document)
         raise JsonError(error.what, where=where, remedy=error.remedy, code=error.code) from None
 
 

@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 import msgspec
 
 from dragoman import formats
-from dragoman.converting.sources import Conversation, Source
+from dragoman.converting.sources import Conversation, Source, place_within
 from dragoman.errors import InputError
 from dragoman.exchange import Loss, Request
 from dragoman.formats.reading import PieceError
@@ -63,7 +63,7 @@ class RecordError(InputError):
     """A record that cannot be read. ``number`` is that of its line or item."""
 
     def __init__(self, error: PieceError, where: str) -> None:
-        super().__init__(error.what, where=where, code=error.code)
+        super().__init__(error.what, where=where, remedy=error.remedy, code=error.code)
         self.number = error.number
 
 
@@ -219,7 +219,7 @@ def read_conversation(name: str, conversation: Conversation, source: str, unit: 
         return formats.read(name, conversation, session_id, by_message=by_message)
     except PieceError as error:
         where = source if unit == "document" else f"{source}, {unit} {error.number}"
-        raise RecordError(error, where) from None
+        raise RecordError(error, place_within(where, error.place, is_line=unit == "line")) from None
 
 
 def session_for(conversation: Conversation) -> str:

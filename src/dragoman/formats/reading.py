@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman import codec, entries, envelope
-from dragoman.errors import DragomanError, FormatError, InputError
+from dragoman.errors import DragomanError, FormatError, InputError, JsonError
 from dragoman.exchange import Reply, Request
 from dragoman.formats.heads import with_head
 from dragoman.formats.registry import CANONICAL, ENTRIES, ENVELOPES, UNKNOWN_TIME, dialect, list_key, transcript
@@ -39,8 +39,10 @@ class PieceError(InputError):
     """What is wrong, and with which piece; whoever knows the file says its name."""
 
     def __init__(self, error: DragomanError, number: int) -> None:
-        super().__init__(str(error), code=error.code)
+        is_text = isinstance(error, JsonError)
+        super().__init__(error.what if is_text else str(error), remedy=error.remedy if is_text else "", code=error.code)
         self.number = number
+        self.place = error.where if is_text else ""  # within the text of the piece
 
 
 def read(name: str, pieces: Sequence[Piece], session_id: str, *, by_message: bool) -> Request:
