@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman import decode
+from dragoman.errors import FormatError
 from dragoman.formats import readable
 from dragoman.message import (
     ImageBlock,
@@ -283,8 +284,10 @@ async def test_a_thread_is_a_file_for_people_or_for_programs(chat_server: Servin
 
 
 async def test_a_name_that_a_library_gave_a_thread_breaks_no_header(chat_server: Serving) -> None:
-    await chat_server.store.create_session('a"\r\nX-Evil: 1', user_id="local")
-    async with chat_server.client.get(f"{API}/threads/a%22%0D%0AX-Evil%3A%201/export?format=json") as answer:
+    with pytest.raises(FormatError, match="control character"):
+        await chat_server.store.create_session('a"\r\nX-Evil: 1', user_id="local")
+    await chat_server.store.create_session('a"; X-Evil: 1', user_id="local")
+    async with chat_server.client.get(f"{API}/threads/a%22%3B%20X-Evil%3A%201/export?format=json") as answer:
         assert answer.status == 200
         assert answer.headers["Content-Disposition"] == 'attachment; filename="a---X-Evil--1.json"'
         assert "X-Evil" not in answer.headers

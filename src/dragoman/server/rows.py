@@ -152,6 +152,8 @@ def _seed_fields(message: Message) -> Iterator[tuple[str, Any]]:
     if latency_ms is None and metadata.usage is not None:
         latency_ms = metadata.usage.latency_ms
     yield from _given(stage=stage_of(message), latency_ms=latency_ms)
+    if metadata.stage == "tool_execution":  # the protocol's own field, of a program that stores such a message itself
+        yield from _given(tool_name=(metadata.extra or {}).get("tool_name"))
     files = [{"bucket": one.bucket, "path": one.path, "mime_type": one.mime_type} for one in metadata.attachments]
     if files:
         yield from _given(user_message_attachments=files[0] if len(files) == 1 else files)
